@@ -1,4 +1,4 @@
-"""An agent's box: what the run gives every box, and what the task asks for."""
+"""Combines the run's settings for all boxes with what one task asks for."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from etude.tasks.verifiers.harbor.box_setup import variables
 
 
 def agent_box(task: Task, usual: Limits) -> tuple[Limits, tuple[tuple[str, str], ...]]:
-    """Return the box's limits and environment variables. A task can raise the run's `usual` limits, but not lower them.
-    Raises TaskError for a variable that has no value."""
+    """Return the limits and environment variables of an agent's box. A task can raise the memory and disk limits of
+    `usual`, the run's own. Raises TaskError for a variable that has no value."""
     path = task.directory / "task.toml"
     declared = parse_harbor(task.config, path).environment
     limits = replace(

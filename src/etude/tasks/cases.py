@@ -43,8 +43,8 @@ def _plain(value: object) -> bool:
 
 
 def outcome_of(function: Callable[..., object], arguments: Sequence[Value]) -> Outcome:
-    """Call the function. Common built-in exceptions become outcomes; others propagate. A value that is not plain (not a
-    `Value`: infinite, or an instance of a subclass, for example) has no JSON."""
+    """Call the function. Common built-in exceptions become outcomes; others propagate. If the result is not a plain
+    `Value` (an infinite float or an instance of a subclass, for example), both fields of the outcome are None."""
     try:
         value = function(*arguments)
     except (TypeError, ValueError, ArithmeticError, LookupError, NameError, AttributeError) as error:

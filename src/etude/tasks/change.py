@@ -18,7 +18,8 @@ class Change:
     files: Mapping[str, bytes | None] = field(default_factory=dict)
     """New contents of the changed files, by path; None for a deleted file."""
     touched: tuple[str, ...] = ()
-    """Protected paths (tests and their configuration) that the diff names. They are restored, so not in `files`."""
+    """Protected paths (tests and their configuration) that the diff names. The grader restores them, so they are not in
+    `files`."""
     executable: frozenset[str] = frozenset()
     """Changed files that are executable afterwards. A file that was executable before stays so."""
 
@@ -44,8 +45,8 @@ def change_of(
     """Return the change that a diff makes to the pristine files. Raises DiffError if it does not apply exactly or
     exceeds the bounds.
 
-    `protects` tells the paths that no diff can change. `executable` are the pristine files with the executable bit. No
-    new file may replace one of the workspace's symbolic `links` or empty `folders`.
+    `protects` returns whether a path keeps its contents, whatever the diff says. `executable` are the pristine files
+    with the executable bit. No new file may replace one of the workspace's symbolic `links` or empty `folders`.
     """
     bounds = bounds or Bounds()
     patches = parse_diff(diff, bounds)
@@ -69,8 +70,7 @@ def change_of(
 def _require_free_paths(
     fresh: Iterable[str], binary: Collection[str], links: Collection[str], folders: Collection[str]
 ) -> None:
-    """Raise DiffError if a new file would replace a link, a binary file or a folder, none of which a diff shows, or if
-    its path leads through a link."""
+    """Raise DiffError if a new file would replace a folder, or would replace or lie below a link or a binary file."""
     for path in fresh:
         above = [path[:at] for at, letter in enumerate(path) if letter == "/"]
         if found := next((place for place in (*above, path) if place in links), None):

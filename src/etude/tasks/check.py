@@ -1,4 +1,4 @@
-"""Checks a task's directory without running anything: mistakes, and notes on what may surprise its user."""
+"""Checks a task's directory without running anything. Reports mistakes, and notes on what may surprise users."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FOLDERS = ("environment", "tests", "solution", "steps")
 class Checked:
     directory: Path
     task: Task | None = None
-    """None if it cannot be parsed."""
+    """None if a mistake in the directory kept the task from being read."""
     mistakes: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Remarks on what is valid but may surprise a user of the task."""

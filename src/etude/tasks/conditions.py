@@ -25,8 +25,9 @@ class Conditions:
     busy: bool = False
     """Whether the grading runs beside processes that keep every core busy."""
     fallback: Conditions | None = None
-    """Equivalent conditions that are set up in another way. If a run reaches its wall-clock limit, the gate repeats it
-    under them, because the way in which conditions are set up can itself make a run hang (see `days_later`)."""
+    """Equivalent conditions that are set up in another way. The gate repeats a run under the fallback if the run
+    reaches its wall-clock limit, because the way in which conditions are set up can itself make a run hang (see
+    `days_later`)."""
 
 
 USUAL = Conditions()

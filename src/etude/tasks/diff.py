@@ -31,7 +31,7 @@ class Bounds:
     file_bytes: int = 1_000_000
     """Maximum size of one file after the diff is applied."""
     all_bytes: int = 8_000_000
-    """Of all changed files together, so that one more line in each of many large files fills no grader's disk."""
+    """Maximum size of all changed files together: a small diff to many large files must not fill the disk."""
     path_length: int = 200
 
 
@@ -131,7 +131,8 @@ class _Lines:
 
 
 def _with_git_header(lines: _Lines, bounds: Bounds) -> FilePatch | None:
-    """Only a `diff --git` header can set a file's mode, and create or delete an empty file."""
+    """Parse the patch of one file that begins with a `diff --git` header. Only such a header can set a file's mode, or
+    create or delete an empty file. Return None if nothing changes."""
     names = re.fullmatch(r"diff --git a/(.+) b/\1", lines.next())
     modes: dict[str, str] = {}
     while (line := lines.peek()) is not None and not line.startswith(("--- ", "diff --git ")):

@@ -1,7 +1,7 @@
 """Tasks on disk: reading and writing Harbor task directories.
 
-Étude's fields live under [metadata.etude], and every key that Étude does not know is kept. A directory is written
-atomically. A symbolic link in a task stands for its target, which must lie inside the task's folder.
+Étude's fields live under [metadata.etude], and every key that Étude does not know is kept. A new directory appears only
+when it is complete. A symbolic link in a task stands for its target, which must lie inside the task's folder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ purpose: the run's own budgets are the effective limits."""
 
 
 def write_task(task: Task, files: Mapping[str, bytes]) -> None:
-    """Write `task.directory`: task.toml, instruction.md and these files, by relative path. An existing directory is
+    """Write `task.directory`: task.toml, instruction.md and `files`, by relative path. An existing directory is
     replaced."""
     temporary = task.directory.with_name(f".{task.directory.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -152,8 +152,8 @@ def list_files(directory: Path, below: str) -> dict[str, Path]:
 
 
 def _walk(folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
-    """`above` are the resolved parent folders, outermost first. A link may not lead to one of them, or out of the
-    outermost."""
+    """Yield the files below a folder. `above` are the resolved parent folders, outermost first. Raises TaskError for a
+    link to one of them, or out of the outermost."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink():
             goal = Path(os.path.realpath(path))
@@ -220,7 +220,7 @@ def _declared_limits(harbor: Harbor) -> TaskLimits:
 
 
 def _instruction(directory: Path, harbor: Harbor) -> str:
-    """The agent does all steps in one rollout, so the instruction of a task of several steps joins theirs."""
+    """Return the task's instruction. Those of several steps are joined, because the agent does all in one rollout."""
     parts = parts_of(harbor)
     texts = [_read_text(part.folder(directory) / "instruction.md").rstrip("\n") for part in parts]
     if not harbor.steps:
@@ -257,7 +257,8 @@ def _tools(problem: Fields) -> tuple[str, ...]:
 
 
 class Fields:
-    """Typed access to dotted fields of a task.toml. A TaskError names file, field and expectation."""
+    """Typed access to fields of a task.toml by dotted name. A wrong value raises a TaskError that names the file, the
+    field and what was expected."""
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         self.path = path

@@ -36,7 +36,7 @@ class GraderStats:
 @dataclass(frozen=True, slots=True)
 class _LoadedTask:
     task: Task
-    """With its limits tightened to those that the gate measured."""
+    """The task, with its limits tightened to those that the gate measured."""
     digest: str
     gated: str
     pristine: Prepared
@@ -89,8 +89,8 @@ class Grader:
         return verdict
 
     async def _load(self, task: Task) -> _LoadedTask:
-        """Prepare a task for grading, again when its files or configuration have changed. All callers use the same
-        verifier, because a verifier may cache what it found out."""
+        """Prepare a task for grading. It is prepared again when its files or configuration have changed. All callers
+        use the same verifier, because a verifier may cache what it found out."""
 
         async def make() -> tuple[_LoadedTask, bool]:
             given = with_measured_limits(task)

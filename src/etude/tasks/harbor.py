@@ -35,7 +35,8 @@ _MEGABYTES = {"K": 1 / 1024, "": 1 / (1024 * 1024), "M": 1, "G": 1024, "T": 1024
 
 
 def _one_of(*kinds: type, becoming: Callable[[Any], object]) -> BeforeValidator:
-    """Convert values of the types `kinds`, since Harbor allows some values in two forms. A bool is not an int here."""
+    """Return a validator that converts values of the types `kinds` with `becoming`, since Harbor allows some values in
+    two forms. A bool is not an int here."""
 
     def convert(found: object) -> object:
         return becoming(found) if isinstance(found, kinds) and not isinstance(found, bool) else found
@@ -328,7 +329,7 @@ def unknown_keys(table: BaseModel, place: str = "") -> Iterator[str]:
 
 
 def _merged(ours: Any, theirs: Any) -> Any:
-    """The settings of the step's table `theirs` take precedence over the task's `ours`."""
+    """Return the task's table `ours`, overridden by the settings in the step's table `theirs`."""
     return ours.model_copy(update={name: getattr(theirs, name) for name in theirs.model_fields_set})
 
 

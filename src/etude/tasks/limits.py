@@ -29,8 +29,8 @@ _OF_VERIFIER = {
     # A builder's CPU time is not accounted to a box: wall-clock time is all that was measured.
     "dockerfile": {**_BUILD, "seconds": ("verifier_seconds", 30)},
 }
-"""For each type of verifier, the settings that a measured limit can tighten: (name of the measured limit, default of
-the setting). `cpu_seconds` are those of the box that used the most."""
+"""Settings of each verifier type that a measured limit can tighten. Each setting maps to the name of the measured limit
+and the setting's default. The measured `cpu_seconds` are those of the box that used the most."""
 
 
 def limits_from(seconds: float, cpu_seconds: float, memory_bytes: int) -> dict[str, float]:
@@ -60,7 +60,7 @@ def with_measured_limits(task: Task) -> Task:
 
 
 def _smaller_limit(own: object, measured: float) -> float | int:
-    """Return an int if there is no fraction, because the setting `memory_mb` must be one."""
+    """Return the smaller limit, as an int if it is whole, because the setting `memory_mb` must be an int."""
     least = min(float(own), measured) if isinstance(own, int | float) else measured
     return int(least) if least == int(least) else least
 

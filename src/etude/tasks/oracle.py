@@ -25,8 +25,8 @@ _FUNCTION = re.compile(r"\b[a-z]+_[a-z_]+\b")
 _FAIL = re.compile(r"^FAIL ([a-z_]+)\(", re.MULTILINE)
 _NEXT = re.compile(r"\bnext (.+)")
 _EDITED = re.compile(r"^(?:edit|Files edited so far:) (\w+)", re.MULTILINE)
-"""The list of edited files that the harness repeats after a self-summary, as the profiles `compact` and `full` word it.
-"""
+"""Matches the list of edited files that the harness repeats after a self-summary, as the profiles `compact` and `full`
+word it."""
 _TOOLS = {name: builtin_schema(name).call_schema() for name in ("list", "read", "edit", "grep", "shell", "finish")}
 
 
@@ -165,9 +165,8 @@ class OraclePolicy:
         return _format("read", path=unread[0])
 
     def _edit(self, seen: _ContextFacts, *, right: bool) -> str:
-        """Return an edit of only the wrong line, or of every code line of the function's body: in the tasks a comment
-        above each line says what it should do, so a model can follow the comments without knowing which line is wrong.
-        """
+        """Return an edit of only the wrong line, or of every code line of the function's body. In the tasks a comment
+        above each line says what it should do, so a model can rewrite the body without knowing which line is wrong."""
         repair = self._repair
         new = {repair.line: repair.right if right else _wrong_line(repair, self._rng)}
         if self._rewrites:
@@ -236,7 +235,8 @@ def _read_task(text: str, seen: _ContextFacts) -> None:
 
 
 def _is_complete_call(planned: str) -> bool:
-    """A self-summary that a full context cut off may end in half a call, which the oracle ignores."""
+    """Return whether a planned call is complete. If the context was full, the self-summary may end in half a call,
+    which the oracle ignores."""
     parsed = parse_call(planned, _TOOLS)
     if isinstance(parsed, str):
         return False
@@ -273,7 +273,7 @@ def _format(tool: str, **arguments: object) -> str:
 
 
 def _wrong_line(repair: Repair, rng: random.Random) -> str:
-    """Return the right text with one operator or word exchanged, or the wrong text if nothing can be exchanged."""
+    """Return the correct line with one operator or word exchanged, or else the original wrong line."""
     swaps = list(_swaps(repair.right, repair.wrong))
     return rng.choice(swaps) if swaps else repair.wrong
 

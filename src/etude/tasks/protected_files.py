@@ -1,6 +1,5 @@
 """The test surface: workspace files that decide how the workspace's checks run, such as tests and their configuration.
-A solution has no reason to change these files, so the grader restores them and records that a diff touched them.
-"""
+A solution has no reason to change these files, so the grader restores them and records that a diff touched them."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ class Split(StrEnum):
 
 
 class Cell(StrEnum):
-    """How a test task relates to the training tasks: whether training used its family, its kind of bug, both or
-    neither. Training never uses the task itself."""
+    """What training uses of a task: its family, its kind of bug, both or neither. Training never uses a dev or test
+    task itself."""
 
     BOTH_SEEN = "both_seen"
     UNSEEN_FAMILY = "unseen_family"
@@ -82,8 +82,8 @@ class Task:
     """How a change is graded: `type` names the verifier, and the other keys are that verifier's settings."""
     deterministic: tuple[str, ...] = ()
     """Commands whose output depends only on the workspace's files, not on the clock or random numbers; rollouts with
-    equal files may share it. Only the task's author can know this, so no other command is assumed to be deterministic.
-    """
+    equal files may share this output. Only the task's author can know this, so no other command is assumed to be
+    deterministic."""
     strict: bool = False
     """Whether the tools check calls more strictly for this task than the run's recipe asks for."""
     without: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class Task:
     """Used by reports, never shown to the agent. None if the source does not distinguish cells."""
 
     def require(self, *allowed: Split) -> Task:
-        """Return the task itself, or raise SplitViolation. Every reader of tasks calls this."""
+        """Return the task, or raise SplitViolation if its split is not allowed. Every reader of tasks calls this."""
         if self.split not in allowed:
             names = " or ".join(allowed)
             raise SplitViolation(f"task {self.id} belongs to {self.split}, this reader may only see {names}")
@@ -100,7 +100,7 @@ class Task:
 
 
 def split_of(family: str, *, dev: float = 0.15, test: float = 0.25) -> Split:
-    """Return the split of a family. It depends on its name alone, so no run, seed or order can change it."""
+    """Return the split of a family. The family's name alone decides it, so no run, seed or order can change it."""
     point = int.from_bytes(hashlib.sha256(f"etude-split/1:{family}".encode()).digest()[:8], "big") / 2**64
     if point < test:
         return Split.TEST

@@ -41,7 +41,7 @@ class Evidence:
     controls: int = 0
     """Number of negative controls: extra tests that a correct solution fails. A diff that passes one is suspect."""
     withheld: int = 0
-    """Number of results that were compared outside the box, which their expected values never entered."""
+    """Number of results that were compared with expected values that never entered the box."""
     controls_passed: tuple[str, ...] = ()
     """Ids of the negative controls that the diff passed."""
     score: float | None = None

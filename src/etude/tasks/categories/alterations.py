@@ -47,24 +47,21 @@ def altered(files: Mapping[str, bytes], alterations: Iterable[Alteration]) -> di
 
 def damages(path: str, source: bytes) -> list[Alteration]:
     """Return every possible damage of a file: a changed operator, comparison, constant or built-in name. No test is run
-    here, so a damage may change nothing that a test notices.
-    """
+    here, so a damage may change nothing that a test notices."""
     place = _Places(path, source)
     return sorted(found for node in _code(place.tree) for found in _damage(node, place))
 
 
 def harmless(path: str, source: bytes) -> list[Alteration]:
     """Return every possible harmless edit of a file, such as a comparison with swapped operands, a negated condition or
-    a named result. With operands of built-in types the code behaves as before.
-    """
+    a named result. With operands of built-in types the code behaves as before."""
     place = _Places(path, source)
     return sorted(found for node in _code(place.tree) for found in _same(node, place))
 
 
 def apart(alterations: Iterable[Alteration], lines: int = 0) -> list[Alteration]:
     """Select alterations in the given order. An alteration is skipped if it overlaps a selected one or has fewer than
-    `lines` lines between it and a selected one.
-    """
+    `lines` lines between it and a selected one."""
     kept: list[Alteration] = []
     for one in alterations:
         if all(one.path != k.path or one.first > k.last + lines or one.last < k.first - lines for k in kept):
@@ -91,8 +88,7 @@ class _Places:
 
     def between(self, left: ast.expr, right: ast.expr, old: str, new: str, kind: str) -> Iterator[Alteration]:
         """Yield the alteration that replaces the operator `old` between two operands by `new`, if both operands are on
-        one line.
-        """
+        one line."""
         low = self.at(left.end_lineno or left.lineno, left.end_col_offset or 0)
         high = self.at(right.lineno, right.col_offset)
         where = self.source[low:high].find(old.encode())
@@ -156,8 +152,7 @@ def _same(node: ast.AST, place: _Places) -> Iterator[Alteration]:
 
 def _in_two_steps(node: ast.Assign, value: ast.BinOp, place: _Places) -> Iterator[Alteration]:
     """Yield the edit that splits `x = a - b` into `x = a` and `x -= b`. Only operators that lists do not have are
-    split, because `+=` would change a list in place.
-    """
+    split, because `+=` would change a list in place."""
     target, right = node.targets[0], value.right
     if not isinstance(value.op, ast.Sub | ast.FloorDiv) or not isinstance(target, ast.Name) or not _is_tight(right):
         return

@@ -37,8 +37,7 @@ class Draft:
     """Wall-clock time limit of the verifier, in seconds."""
     image: str = "python:3.11"
     """Base image of the task's Dockerfile, for the tools that build the environment from a Dockerfile. It is not a slim
-    image, because slim images lack make and patch.
-    """
+    image, because slim images lack make and patch."""
 
 
 class CategorySource(ABC):
@@ -49,8 +48,7 @@ class CategorySource(ABC):
     @abstractmethod
     def kins(self) -> Sequence[str]:
         """Return the names of the libraries or packages that tasks are made from. Every split must have at least one
-        name.
-        """
+        name."""
 
     @abstractmethod
     def draft(self, kin: str, rng: random.Random) -> Draft: ...

@@ -35,9 +35,7 @@ class DebuggingSource(CategorySource):
 
 
 def instruction(package: Package, test: str, rng: random.Random) -> str:
-    """Return an instruction that asks for a fix and describes the bug by the name of a test that fails
-    because of it.
-    """
+    """Return an instruction that asks for a fix and describes the bug by the name of a failing test."""
     subject = test.rpartition(" > ")[2] if package.runner == "node" else test.rpartition(".test_")[2].replace("_", " ")
     return rng.choice(
         (

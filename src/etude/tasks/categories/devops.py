@@ -1,6 +1,5 @@
 """DevOps tasks: the agent writes a build script for a package. The build must leave the right artifacts for sound
-variants of the package and fail for broken ones.
-"""
+variants of the package and fail for broken ones."""
 
 from __future__ import annotations
 

@@ -36,8 +36,7 @@ class DocumentationSource(CategorySource):
 
 def _examples_moved(library: Library) -> tuple[str, str]:
     """Move the examples from the docstrings to the README. Return the changed source and the text to append to the
-    README.
-    """
+    README."""
     texts, blocks = {}, []
     for function in public_functions(ast.parse(library.source)):
         text, mark, example = (ast.get_docstring(function) or "").partition(">>> ")
@@ -49,8 +48,7 @@ def _examples_moved(library: Library) -> tuple[str, str]:
 
 def _with_docstrings(source: str, texts: dict[str, str]) -> str:
     """Replace the docstrings of the public functions by `texts`, keyed by function name. A function without a text gets
-    no docstring.
-    """
+    no docstring."""
     lines = source.splitlines(keepends=True)
     for function in reversed(public_functions(ast.parse(source))):
         first = function.body[0]

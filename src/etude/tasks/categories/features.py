@@ -1,6 +1,5 @@
 """Feature tasks: a function, or one option of a function, is removed from a finished package, and the agent must add
-it. The tests are hidden.
-"""
+it. The tests are hidden."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ class FeaturesSource(CategorySource):
 @cache
 def features_of(kin: str) -> list[Feature]:
     """Return those features of a package that tasks can ask for. Without such a feature, at least one test fails whose
-    only expected value is hard to guess (`Package.telling`), so that a pass is hard to forge.
-    """
+    only expected value is hard to guess (`Package.telling`), so that a pass is hard to forge."""
     package = package_of(kin)
     found = [*_functions(package), *_options(package)]
     tried = try_variants({**package.files, **package.tests}, [feature.without for feature in found])
@@ -86,8 +84,8 @@ def _functions(package: Package) -> Iterator[Feature]:
 
 
 def _options(package: Package) -> Iterator[Feature]:
-    """Yield a feature for each parameter with a default of a public function. The parameter is removed, so that the
-    function always uses the default, and the agent is asked to add the parameter."""
+    """Yield a feature for each parameter with a default value, in each public function. The parameter is removed, so
+    that the function always uses the default, and the agent is asked to add it."""
     for path, function in _public(package):
         names = function.args.args[len(function.args.args) - len(function.args.defaults) :]
         for argument, default in zip(names, function.args.defaults, strict=True):

@@ -1,6 +1,5 @@
 """Container image tasks: the agent writes a Dockerfile for a package. The build must fail for broken variants of the
-package, and the image of a sound one must hold the requested files.
-"""
+package, and the image of a sound one must hold the requested files."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ class _Plan:
 
     def wanted(self, drawn: Drawn, base: Mapping[str, bytes], given: str) -> dict[str, object]:
         """Return what the image of a sound variant of the package must contain, and what commands in it must print.
-        `given` is the value of the build argument CHANNEL; if empty, the argument is not passed.
-        """
+        `given` is the value of the build argument CHANNEL; if empty, the argument is not passed."""
         there = drawn.over(base)
         version, channel = there["VERSION"].decode().strip(), given or self._channel
         inside = {
@@ -113,8 +111,7 @@ COPY --from=checked /build/out/ .
 
     def one_stage(self) -> dict[str, bytes]:
         """Return the files of a second correct solution: a Dockerfile with a single stage, and a program that it runs.
-        The program checks the sources and writes the required files to the image's folder.
-        """
+        The program checks the sources and writes the required files to the image's folder."""
         line = self._line.replace("VERSION", '" + version + "').replace("CHANNEL", '" + os.environ["CHANNEL"] + "')
         program = (
             f"{run_tests()}\n{checks(self._name, self._rule)}"

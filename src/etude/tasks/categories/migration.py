@@ -1,6 +1,5 @@
 """Migration tasks: the agent moves a program from an old interface to a new one. The old interface is not available at
-grading.
-"""
+grading."""
 
 from __future__ import annotations
 

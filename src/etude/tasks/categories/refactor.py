@@ -1,6 +1,5 @@
 """Refactoring tasks: in a small library, every caller of a helper function has its own copy of the helper. The agent
-must merge these copies.
-"""
+must merge these copies."""
 
 from __future__ import annotations
 
@@ -53,8 +52,7 @@ class RefactorSource(CategorySource):
 
 def with_copies(source: str, rng: random.Random) -> str:
     """Give every caller of a private function its own copy of that function, with other variable names, placed before
-    the caller.
-    """
+    the caller."""
     tree = ast.parse(source)
     helpers = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("_")]
     for helper in helpers:

@@ -23,8 +23,7 @@ _MOST_PLACES = 18
 _DRAWS = 40
 _THRESHOLDS = (0.88, 0.9, 1.0)
 """Possible required scores (F1). There are five defects. With 0.88, a review passes despite one missed defect or one
-false alarm; with 0.9, despite one false alarm; with 1.0, only without errors.
-"""
+false alarm; with 0.9, despite one false alarm; with 1.0, only without errors."""
 _INSTRUCTION = f"""Review the change in {CHANGE}: the workspace has {{name}} as it is with the change in it. Most of \
 the change only writes things in another way; some places change what the package does, against its docstrings. Write \
 {TEXT} with a line `path:line: what is wrong` for each such place, the line counted in the file as it is now, that \
@@ -99,8 +98,7 @@ def plant(package: Package, rng: random.Random) -> Planted:
 def _threshold(places: int) -> float:
     """Return the lowest threshold (required score) at which the verdict is safe against guessing: random findings reach
     it with a probability of at most `SEALED`. If there is none, return the highest threshold. `places` is the number of
-    edits in the change to review.
-    """
+    edits in the change to review."""
     fair = (one for one in _THRESHOLDS if chance_of_guess(places, DEFECTS, one) <= SEALED)
     return next(fair, _THRESHOLDS[-1])
 

@@ -1,7 +1,6 @@
 """Writes reference solutions of build tasks: a shell script, a Makefile, or a Python program that either of them
 starts. Also writes Python programs that check the package and run its tests, for the solutions of workflow and
-Dockerfile tasks.
-"""
+Dockerfile tasks."""
 
 from __future__ import annotations
 
@@ -93,16 +92,14 @@ def shell_script(plan: Plan) -> dict[str, bytes]:
 
 def makefile(plan: Plan) -> dict[str, bytes]:
     """Return the files of a Makefile solution: one target runs the tests, one makes the package, and each runs a Python
-    program.
-    """
+    program."""
     text = "dist: check\n\tpython3 -B ci/pack.py\n\ncheck:\n\tpython3 -B ci/check.py\n\n.PHONY: dist check\n"
     return {"Makefile": text.encode(), "ci/pack.py": _program(plan).encode(), "ci/check.py": run_tests().encode()}
 
 
 def two_files(plan: Plan, command: Sequence[str]) -> dict[str, bytes]:
     """Return the files of a second correct solution, in which a Python program does everything and the script or
-    Makefile only starts it.
-    """
+    Makefile only starts it."""
     program = {"ci/build.py": f"{run_tests()}\n{_program(plan)}".encode()}
     if command[0] == "make":
         return {**program, "Makefile": b"dist:\n\t@python3 -B ci/build.py\n.PHONY: dist\n"}

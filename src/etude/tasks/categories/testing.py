@@ -1,6 +1,5 @@
 """Test-writing tasks: the agent writes the tests of a small library. They are graded on mutants that the library's
-original tests detect.
-"""
+original tests detect."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ class TestingSource(CategorySource):
 
 def draw_mutants(library: Library, rng: random.Random) -> list[Mutant]:
     """Draw mutants on which the library's own tests fail quickly, spread over its lines. So every mutant behaves
-    differently from the library, and none loops forever.
-    """
+    differently from the library, and none loops forever."""
     candidates = list(mutants_of(library.path, library.source))
     rng.shuffle(candidates)
     codes = exit_codes(library, [library.source, *(mutant.source for mutant in candidates[:_TRIED])])

@@ -1,6 +1,5 @@
 """Runs a package's tests on altered variants of it to find which tests each alteration makes fail. So every planted
-defect is known to break a test.
-"""
+defect is known to break a test."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ class Outcome:
 
 def job_of(files: Mapping[str, bytes], variants: Sequence[Mapping[str, bytes]], *, tests: str = "tests") -> bytes:
     """Return the input of the program run_variants.py, which it reads from standard input. Each variant maps paths to
-    contents that replace those in `files`.
-    """
+    contents that replace those in `files`."""
     job = {
         "files": {path: data.decode() for path, data in files.items()},
         "variants": [{path: data.decode() for path, data in variant.items()} for variant in variants],
@@ -43,15 +41,13 @@ def job_of(files: Mapping[str, bytes], variants: Sequence[Mapping[str, bytes]], 
 
 def outcomes_of(said: bytes) -> list[Outcome | None]:
     """Parse the output of run_variants.py into one outcome per variant. The outcome is None if the variant's suite
-    could not be loaded or did not finish.
-    """
+    could not be loaded or did not finish."""
     return [Outcome(*map(tuple, row)) if row else None for row in json.loads(said)]
 
 
 def try_variants(files: Mapping[str, bytes], variants: Sequence[Mapping[str, bytes]]) -> list[Outcome | None]:
     """Run the tests on each variant. They run unprotected on this machine, so this function is only for Étude's own
-    packages.
-    """
+    packages."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-B", "-c", RUNNER],
         input=job_of(files, variants),

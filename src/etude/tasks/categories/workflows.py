@@ -1,6 +1,5 @@
 """Workflow tasks: the agent writes a CI workflow for a package. It must pass for sound variants of the package, and
-fail for variants that are broken in any mode.
-"""
+fail for variants that are broken in any mode."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ class WorkflowsSource(CategorySource):
 
 def _in_modes(variable: str, modes: Sequence[str]) -> list[Drawn]:
     """Return one package variant whose tests pass in exactly these modes, and for each mode one whose tests fail in
-    that mode only. A mode is a value of the environment variable `variable`.
-    """
+    that mode only. A mode is a value of the environment variable `variable`."""
 
     def drawn(name: str, allowed: Sequence[str], succeeds: bool) -> Drawn:
         text = (
@@ -105,8 +103,7 @@ jobs:
 
 def _one_job(name: str, rule: str, variable: str, modes: Sequence[str]) -> Mapping[str, bytes]:
     """Return the files of a second correct solution: a workflow with a single job and no matrix, which runs Python
-    programs from ci/.
-    """
+    programs from ci/."""
     steps = "".join(
         f"      - run: python3 -B ci/tests.py\n        env: {{{variable}: {mode}}}\n" for mode in reversed(modes)
     )

@@ -39,8 +39,8 @@ class Environments:
     ) -> None:
         """`folder` stores results for later processes. `egress` is what a Dockerfile's steps may reach. `host_indexes`
         stores an index of all text lines in the host's base (the system folders that boxes show), which takes a minute
-        to build. Without it, the search for leaks covers only those files of the base that may be versions of a file
-        that the solution changes."""
+        to build. Without `host_indexes`, the search for leaks covers only those files of the base that may be versions
+        of a file that the solution changes."""
         self.sandboxes = sandboxes
         self._folder = folder
         self.proofs = Proofs(folder, self._state_of_host) if folder else None
@@ -123,7 +123,7 @@ class Environments:
 
     async def _bare(self, task: Task, source: Source) -> Prepared:
         """Prepare a task that consists only of files over the host's base. It needs no box and no sealing: the files
-        hold no version control, caches or bytecode. Whether the base shows the solution is checked elsewhere."""
+        hold no version control, caches or bytecode. Whether the base shows the solution is checked by `prove`."""
         image = await self._add(task, source)
         # The backend marks these files executable when it is given contents without modes.
         scripts = frozenset(path for path, data in source.files.items() if data.startswith(b"#!"))

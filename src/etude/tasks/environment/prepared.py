@@ -16,7 +16,7 @@ from etude.tasks.task import TaskError
 
 MAX_FILES = 100_000
 MAX_BYTES = 512 << 20
-"""Workspaces stay in memory, because every agent's diff is applied to them."""
+"""Maximum size of a workspace, in bytes. Workspaces stay in memory, because every agent's diff is applied to them."""
 _MAX_FILE = 64 << 20
 
 
@@ -30,7 +30,7 @@ class Prepared:
     """Contents of the files in the workdir, without its `.git`. Agents' diffs are relative to these files."""
     executable: frozenset[str] = frozenset()
     links: frozenset[str] = frozenset()
-    """Symbolic links. No change may go through one."""
+    """Paths of symbolic links. No change may go through one."""
     folders: frozenset[str] = frozenset()
     """Folders without files. No new file may replace one."""
     removed: tuple[Removed, ...] = ()

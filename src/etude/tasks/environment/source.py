@@ -26,7 +26,7 @@ class Kind(StrEnum):
     """The files of environment/repo over the host's system folders: for every task that needs no build."""
     DOCKERFILE = "dockerfile"
     PULLED = "pulled"
-    """Named by `docker_image` in [environment]."""
+    """The image of a registry that `docker_image` in [environment] names."""
     ARCHIVE = "archive"
     """A root file system or saved image in the file that `archive` in [metadata.etude.environment] names."""
 
@@ -38,7 +38,7 @@ class Source:
     """Hash of everything that decides the image's contents. Of an image in a registry only the name is hashed: the
     registry may later give another image for a tag, but the one that was pulled first stays in use."""
     workdir: str = ""
-    """Empty for the image's own."""
+    """The workspace's folder; empty to use the image's own working directory."""
     place: Path = Path()
     """A Dockerfile's build context, or the archive."""
     reference: str = ""

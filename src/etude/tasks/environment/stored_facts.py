@@ -41,7 +41,7 @@ class Proofs:
     """Stores proofs: what a verifier found out by running a task's tests with the reference solution and without it.
 
     A proof is keyed by the task's environment and by `proof_inputs`, a digest of everything else that it depends on. If
-    boxes of the environment show the host's system folders, it is valid only while these stay unchanged.
+    boxes of the environment show the host's system folders, a proof is valid only while these stay unchanged.
     """
 
     def __init__(self, folder: Path, host: Callable[[], Awaitable[str]]) -> None:

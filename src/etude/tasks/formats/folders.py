@@ -110,5 +110,5 @@ def _digest(directory: Path) -> str:
 
 
 def _ignore_evidence(top: Path) -> Callable[[str, list[str]], list[str]]:
-    """Return the `ignore` of `copytree` that leaves out evidence/: whoever made the folder could have forged it."""
+    """Return an `ignore` for `copytree` that leaves out evidence/, because whoever made the folder could forge it."""
     return lambda folder, names: [name for name in names if Path(folder) == top and name == "evidence"]

@@ -1,4 +1,4 @@
-"""The gate: a task may be used only if an empty diff fails and the reference passes, in every repeated run.
+"""The gate: a task may be used only if an empty diff fails and the reference passes in every repeated run.
 
 The runs differ in time zone, clock, load and test order. The evidence is stored with the task.
 """

@@ -46,8 +46,8 @@ class GradingQueue:
                 self._free_slot(busy)
 
     def _free_slot(self, busy: bool) -> None:
-        """The CPU load ends only after the next gradings have started, so that it does not stop between two that need
-        it."""
+        """Free a slot and start the next gradings. The CPU load ends only after that, so that it does not stop between
+        two gradings that need it."""
         self._free += 1
         self._start_waiting()
         if busy:

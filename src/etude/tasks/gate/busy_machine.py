@@ -12,11 +12,11 @@ threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).st
 while True:
     pass
 """
-"""Keeps one core busy. It exits when its stdin closes, so it also ends if its parent process is killed."""
+"""Program that keeps one core busy. It exits when its stdin closes, so it also ends if its parent process is killed."""
 
 
 class CpuLoad:
-    """`each` spinning processes per core, from the first `begin` to the last matching `end`."""
+    """Keeps cores busy: `each` spinning processes per core, from the first `begin` to the last matching `end`."""
 
     def __init__(self, each: int = 1) -> None:
         self._inside, self._each = 0, each

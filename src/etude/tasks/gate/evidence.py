@@ -23,7 +23,8 @@ def keep_evidence(task: Task, result: GateResult, lines: Path, *, beside: str = 
 
 
 def stored_evidence(task: Task) -> GateResult | None:
-    """Return the evidence in the task's own folder, or None. It may be about an earlier state: compare its digest."""
+    """Return the evidence in the task's own folder, or None. It may be about an earlier state of the task: compare its
+    digest."""
     try:
         return GateResult.read(json.loads((task.directory / EVIDENCE).read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):

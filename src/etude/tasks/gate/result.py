@@ -41,10 +41,10 @@ class Run:
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
     tried: int = 1
-    """More than 1 after infrastructure faults."""
+    """Number of attempts; more than 1 after infrastructure faults."""
     set_aside: bool = False
-    """Whether the run does not count: it timed out under conditions that can cause this themselves. The next run, under
-    their fallback, counts in its place."""
+    """Whether the run does not count, because it timed out under conditions that can themselves cause a timeout. The
+    next run, under their fallback, counts in its place."""
 
     @property
     def as_expected(self) -> bool:
@@ -67,7 +67,7 @@ class GateResult:
     controls: int = 0
     """Negative controls (checks that must fail) that did fail, summed over the passed runs of all valid solutions."""
     withheld: int = 0
-    """Results compared with expected values that never entered the box, summed like `controls`."""
+    """Number of results compared with expected values that never entered the box, summed like `controls`."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """Limits for later gradings of the task (see `limits_from`)."""
     seconds: float = 0.0
@@ -78,7 +78,7 @@ class GateResult:
 
     @property
     def outcome(self) -> GateOutcome:
-        """The first of several problems counts, in the order of `GateOutcome`."""
+        """What the gate decides. Of several problems, the first in the order of `GateOutcome` counts."""
         nothing = [run for run in self.counted if run.what == NOTHING]
         reference = [run for run in self.counted if run.what == REFERENCE]
         if self.broken:
@@ -118,7 +118,7 @@ class GateResult:
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> GateResult:
-        """Raises ValueError, KeyError or TypeError for any row that the method `row` did not write."""
+        """Parse a row that `row` wrote. Raises ValueError, KeyError or TypeError for a row of another form."""
         runs = tuple(Run(**{**run, "judgement": Judgement(run["judgement"])}) for run in row["runs"])
         known = {name: row[name] for name in cls.__slots__ if name not in ("runs", "leaks", "cheats")}
         return cls(**known, runs=runs, leaks=tuple(row["leaks"]), cheats=tuple(row["cheats"]))

@@ -1,4 +1,4 @@
-"""Re-validation: a task that passed the gate must pass it again on another machine and much later.
+"""Re-validation: a task that passed the gate must pass it again, as if on another machine and much later.
 
 The runs use another time zone, language, hash seed, test order and date, and a busy machine. The date is changed by
 libfaketime, a library that is preloaded into the programs in the box and shifts the time that they see. Callers use a

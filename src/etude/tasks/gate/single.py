@@ -27,8 +27,8 @@ from etude.tasks.verdict import Judgement, Verdict
 from etude.tasks.verifiers import open_verifier, verifier_name
 
 ATTEMPTS, PAUSE = 3, 0.5
-"""Tries of a grading that ends in an infrastructure fault, and seconds before the second; each later pause is twice as
-long."""
+"""Attempts at a grading that ends in an infrastructure fault, and the seconds before the second attempt. Each later
+pause is twice as long as the one before."""
 _NO_TASK_CODE = frozenset(("cases", "mutation", "documentation", "review", "script", "dockerfile", "workflow"))
 """Verifiers that run no code from the task in the box, except the code under test."""
 Cheats = Callable[[Task], Awaitable[Sequence[str]]]
@@ -42,9 +42,9 @@ class Gate:
 
     grader: Grader
     conditions: Sequence[Conditions] = GATE
-    """For the runs of the reference, one under each."""
+    """Conditions of the reference's runs, one run under each."""
     nothing: Conditions = USUAL
-    """For grading the empty diff, and solutions other than the reference."""
+    """Conditions for grading the empty diff, and solutions other than the reference."""
     cheats: Cheats | None = None
     scan: bool = True
     """Whether to search the environment for the solution before grading."""
@@ -114,8 +114,8 @@ class Gate:
     async def _grade(
         self, task: Task, what: str, diff: str, conditions: Conditions, spent: list[float]
     ) -> list[tuple[Run, Verdict]]:
-        """Grade one diff, and repeat the grading after an infrastructure fault. A run that timed out under conditions
-        that can cause this themselves is set aside, and repeated under their fallback."""
+        """Grade one diff, and repeat the grading after an infrastructure fault. If a run timed out under conditions
+        that can themselves cause a timeout, it is set aside, and repeated under their fallback."""
         for tried in range(1, ATTEMPTS + 1):
             async with self._turn(spent, busy=conditions.busy):
                 verdict = await self.grader.grade(task, diff, fresh=True, conditions=conditions)
@@ -191,8 +191,8 @@ def _read_diff(path: Path, what: str) -> str:
 
 
 def _cheats_key(task: Task) -> str:
-    """Return the key of tasks over the host's system folders in which each cheat has the same chances: tasks with the
-    same source, verifier and runner. If the verifier runs code from the task, they must also have the same family (a
+    """Return the cache key of a task without an image of its own. It is equal for tasks in which each cheat has the
+    same chances: the same source, verifier and runner and, if the verifier runs code from the task, the same family (a
     package, a repository)."""
     name = verifier_name(task)
     parts = (name, task.verifier.get("runner"), source_of_task(task), "" if name in _NO_TASK_CODE else task.family)

@@ -18,7 +18,8 @@ class Leak:
     """Content of one kind that an item of the first collection shares with one of the second."""
 
     what: str
-    """task (its id), function (code without its numbers), instance (code with them), code (tokens) or text (words)."""
+    """Kind of the shared content: "task" (an id), "function" (code without its numbers), "instance" (code with its
+    numbers), "code" (tokens) or "text" (words)."""
     a: str
     b: str
     count: int
@@ -28,8 +29,8 @@ class Leak:
 
 
 def find_leaks(first: Iterable[Item], second: Iterable[Item], *, numbers: bool = False) -> list[Leak]:
-    """Return one leak for each pair of items that share content, and each kind of it, the largest leaks first. With
-    `numbers`, functions are equal only if their numbers are too."""
+    """Return one leak per pair of items and kind of content that they share, the largest leaks first. With `numbers`,
+    functions are equal only if their numbers are too."""
     other = "function" if numbers else "instance"
     places: dict[Print, list[str]] = defaultdict(list)
     for item in first:

@@ -36,14 +36,14 @@ Print = tuple[str, int]
 class Item:
     where: str
     prints: dict[Print, str] = field(default_factory=dict)
-    """Each print with what it is of: the task's id, a function's name, the number of a line, or the words themselves.
+    """Maps each print to a label for reports: the task's id, a function's name, a line number, or the words themselves.
     """
 
     def add_task(self, name: str) -> None:
         self.prints["task", digest_of(name)] = name
 
     def add_functions(self, source: str) -> bool:
-        """Return whether there were any functions to compare."""
+        """Add the functions of a Python module. Return whether any was large enough to compare."""
         found = fingerprints(source, smallest=SMALLEST)
         self.prints.update({("function", int(one.shape, 16)): one.name for one in found})
         self.prints.update({("instance", int(one.instance, 16)): one.name for one in found})
@@ -99,7 +99,8 @@ def added_lines(diff: str) -> dict[str, str]:
 
 
 def items_of_task(task: Task) -> Iterator[Item]:
-    """Yield a task's instruction, each file as the agent finds it and as each solution leaves it, and the hidden tests.
+    """Yield items for a task's instruction, each file as the agent finds it and as each solution leaves it, and the
+    hidden tests.
 
     Visible tests and their configuration are left out, because many tasks share them.
     """

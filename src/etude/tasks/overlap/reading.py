@@ -19,11 +19,12 @@ _LARGEST_FILE = 4 << 20
 
 
 class OverlapError(Exception):
-    """A side cannot be read. The message says what was expected."""
+    """One side of a comparison cannot be read. The message says what was expected."""
 
 
 def read_side(path: Path, split: Split | None = None) -> Iterator[Item]:
-    """Yield the items at `path`; `split` restricts tasks. Raises OverlapError if there is nothing to compare."""
+    """Yield the items at `path`; of tasks, only those of `split` if it is given. Raises OverlapError if there is
+    nothing to compare."""
     count = 0
     for item in _items(path, split):
         count += 1
@@ -105,7 +106,7 @@ def _message_texts(messages: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _shards(folder: Path) -> Iterator[Item]:
-    """Decode the shards with the tokenizer that a run stores beside its corpus."""
+    """Yield the documents in a corpus's shards, decoded with the tokenizer that a run stores beside its corpus."""
     from etude.corpus import open_corpus
     from etude.text import Tokenizer
 

@@ -46,11 +46,11 @@ class Base:
     digest: str
     """Changes with every change of the installed software: a hash of names, sizes and modification times."""
     sizes: dict[str, int] = field(repr=False)
-    """By path."""
+    """Size of each file in bytes, by path."""
 
     @cached_property
     def _by_name(self) -> dict[str, list[str]]:
-        """Paths by file name: a search through all of them would take a tenth of a second per task."""
+        """Paths by file name, because a search through all paths would take a tenth of a second per task."""
         found: dict[str, list[str]] = {}
         for path in self.sizes:
             found.setdefault(path.rpartition("/")[2], []).append(path)
@@ -92,7 +92,7 @@ def _base_of(listed: bytes) -> Base:
 
 @dataclass(frozen=True, slots=True)
 class HostIndex:
-    """For the hash of each text line in the host's system folders, one file that contains the line."""
+    """Index of all text lines in the host's system folders: maps each line's hash to one file with that line."""
 
     numbers: _Numbers
     """Sorted hashes of lines without their white space; lines with fewer than `LEAST` bytes left are skipped."""
@@ -101,8 +101,8 @@ class HostIndex:
     names: Sequence[str]
 
     def files_with(self, needles: Iterable[Needle]) -> list[str]:
-        """Return the files that contain a needle as a whole line, at most one file per needle. Other needles cannot be
-        looked up and are skipped."""
+        """Return files that may contain a needle as a whole line, at most one file per needle. Needles that are no
+        whole lines are skipped."""
         found = set()
         for needle in needles:
             number = np.uint64(xxhash.xxh3_64_intdigest(needle.text))
@@ -119,7 +119,7 @@ class HostIndex:
 
     @classmethod
     def read(cls, path: Path) -> HostIndex | None:
-        """Return None if the file is missing or damaged."""
+        """Read an index that `dump` made. Return None if the file is missing or damaged."""
         try:
             with np.load(path) as found:
                 names = found["names"].tobytes().decode("utf-8", "surrogateescape").split("\0")

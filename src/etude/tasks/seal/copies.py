@@ -30,7 +30,7 @@ _COMPILED = (".pyc", ".pyo", ".so", ".pyd", ".node")
 async def find_copies(root: Root, paths: Sequence[str], workdir: str, tracked: Collection[str] | None) -> list[Removed]:
     """Return what may show the fixed version of the package under test: installed copies that differ from the
     workspace, with their records; the bytecode of equal copies; archives of the package. Files in `tracked` do not
-    count as copies; it is None if there is no repository, or its files cannot be listed."""
+    count as copies; `tracked` is None if there is no repository, or its files cannot be listed."""
     names = await package_names(root, paths, workdir)
     if not names:
         return []
@@ -70,7 +70,7 @@ async def editable_folders(root: Root, paths: Sequence[str], workdir: str) -> se
 
 
 async def package_names(root: Root, paths: Iterable[str], workdir: str) -> set[str]:
-    """Return the package's normalised names, from the workspace's project files and among its import folders."""
+    """Return the normalised names of the workspace's package, as its project files and import folders give them."""
     names: set[str] = set()
     for path in paths:
         if not is_below(path, workdir):
@@ -106,7 +106,8 @@ async def _equals_workspace(root: Root, place: str, paths: Iterable[str], workdi
 
 
 def _is_own_package(path: str, workdir: str, tracked: Collection[str] | None) -> bool:
-    """The repository's own packages, such as those of a monorepo that a symbolic link points to, are no copies."""
+    """Return whether a path belongs to the repository itself, such as to a package of a monorepo that a symbolic link
+    points to. Such a package is no copy."""
     return is_below(path, workdir) and (tracked is None or path in tracked)
 
 

@@ -11,7 +11,7 @@ _KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
 _BY_OFFSET, _BY_NAME = 6, 7
 _KEPT_BYTES = 64 << 20
 LARGEST = 128 << 20
-"""Largest object, in bytes. `nested_archives` has the same limit for other files. What is larger is not read."""
+"""Maximum size of an object in bytes; larger ones are not read. `nested_archives` also applies it to other files."""
 
 
 class PackError(Exception):
@@ -122,7 +122,7 @@ class _Reader:
 
 
 def _apply(base: bytes, delta: bytes, *, loose: bool) -> bytes:
-    """If the base is not known (`loose`), only the bytes that the delta itself holds are returned."""
+    """Apply a delta. If the base is not known (`loose`), return only the bytes that the delta itself holds."""
     at = _skip_size(delta, _skip_size(delta, 0))
     found = bytearray()
     while at < len(delta):

@@ -37,8 +37,8 @@ class History:
     top: str
     """Root of the working tree: the workspace or a folder above it."""
     tracked: frozenset[str] | None
-    """Absolute paths; None if they cannot be listed, for example because the image has no git. The single commit then
-    holds every file that git does not ignore."""
+    """Absolute paths of the tracked files; None if they cannot be listed, for example because the image has no git. The
+    single commit then holds every file that git does not ignore."""
     branch: str
     stores: tuple[Removed, ...]
     """Every path that holds history: `.git` itself, the `.git` of submodules and worktrees, and alternates."""
@@ -98,8 +98,8 @@ async def _has_git(box: Box) -> bool:
 
 
 async def _git_user(root: Root, top: str) -> str:
-    """Git refuses a repository that belongs to another user, so it runs as the box's default user (an empty name) if
-    that user owns the files."""
+    """Return the user that git runs as: the box's default user (an empty name) if that user owns the files, else
+    `root.user`. Git refuses a repository that belongs to another user."""
     owns = await root.box.exec(["/bin/sh", "-c", "test -O . && test -w ."], timeout=60, cwd=top)
     return "" if owns.code == 0 else root.user
 
@@ -121,8 +121,8 @@ async def _resolve_git_file(root: Root, git: str, paths: Iterable[str]) -> str:
 
 
 def _is_git_data(place: str, paths: Iterable[str]) -> bool:
-    """A repository can name any folder of the image as a part of itself, such as an alternate. Such a folder is removed
-    with it only if it holds git's data."""
+    """Return whether a folder holds git's data. A repository can name any folder of the image as a part of itself, such
+    as an alternate; only one with git's data is removed with it."""
     return any(path.startswith((f"{place}/objects/", f"{place}/refs/")) or path == f"{place}/gitdir" for path in paths)
 
 

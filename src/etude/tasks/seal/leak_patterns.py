@@ -26,19 +26,18 @@ import xxhash
 SPACE = b" \t\r\n\f\v"
 WITHIN_LINES = SPACE.replace(b"\n", b"")
 LEAST = 24
-"""Shortest line to search for, without white space. Two programs may share a shorter one by chance."""
+"""Bytes of the shortest line to search for, without white space. Two programs may share a shorter line by chance."""
 LEAST_QUOTED = 20
 LONGEST = 160
-"""Bytes of a line, without white space, that are compared. The rest would add no certainty."""
+"""Bytes of a line, without white space, that are compared at most. The rest would add no certainty."""
 _MARK_COUNT = 12
-"""Lines, spread over a file, by which its copies are recognised: a copy has at least half of them."""
+"""Maximum number of lines, spread over a file, that identify its copies. A copy has at least half of them."""
 _COMMENT_STARTS = (b"#", b"//", b"*", b"/*", b'"""', b"<!--")
-"""Many files share the same comments, such as licence texts, so comments identify no file."""
+"""Starts of comment lines. Comments identify no file, because many files share the same ones, such as licence texts."""
 _SOLUTION, _TESTS = 24, 16
 """Maximum number of needles (texts to search an image for) from the solution, and from the hidden tests. They are taken
 from the files in turn, longest lines first. A few lines per file are enough, because a leaked file usually contains all
-of them.
-"""
+of them."""
 _IMPORT = re.compile(r"\s*(?:(?:import|from|#include|use|using|package)\b|(?:const|let|var)\b.*\brequire\()")
 """Matches import lines. They only name other people's code, so they do not identify a file."""
 _QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)+)\"|'((?:[^'\\]|\\.)+)'")
@@ -62,9 +61,9 @@ class FileVersions:
     """Recognises other versions of a file that the reference changes or adds, and finds the solution in them."""
 
     name: str
-    """How the path of a version must end: with the file's name, or folder and name for names such as `__init__.py`."""
+    """End of a version's path: the file's name or, for `__init__.py`, the folder and the name."""
     size: int
-    """Bytes before the reference changes the file; of a file that it adds, those that it adds."""
+    """Size of the file in bytes before the reference changes it; for an added file, the size of the added text."""
     marks: tuple[bytes, ...]
     """Distinctive lines without white space. A text with at least half of them is a version of the file."""
     needles: tuple[Needle, ...]
@@ -74,7 +73,8 @@ class FileVersions:
         return re.split("[/!]", path)[-1] == self.name or path.endswith(f"/{self.name}")
 
     def leaked_in(self, text: bytes) -> Needle | None:
-        """Return a needle that a text (without white space) shows as a version of this file, or None."""
+        """Return the first of the solution's lines that a text (without white space) has, or None. A text that is no
+        version of this file gives None."""
         if 2 * sum(mark in text for mark in self.marks) < len(self.marks):
             return None
         return next((needle for needle in self.needles if needle.text in text), None)
@@ -102,7 +102,7 @@ def without_whitespace(data: bytes) -> bytes:
 
 
 def needles_of(diff: str, tests: Mapping[str, bytes], pristine: Mapping[str, bytes]) -> Needles:
-    """`diff` is the reference's; it need not apply to the pristine files."""
+    """Return a task's needles. `diff` is the reference's; it need not apply to the pristine files."""
     known = b"\n".join(without_whitespace(data) for data in pristine.values())
 
     def new(found: Iterable[Needle]) -> list[Needle]:
@@ -221,7 +221,7 @@ class _Library:
         self._lines = np.unique(np.fromiter(numbers, dtype=np.uint64))
 
     def contains(self, needle: Needle) -> bool:
-        """A whole line is looked up by its hash; for any other needle, all the text is searched."""
+        """Return whether the library has a needle: whole lines are looked up by hash, others in all the text."""
         if not needle.whole:
             return needle.text in self._text
         number = np.uint64(xxhash.xxh3_64_intdigest(needle.text))
@@ -241,6 +241,7 @@ _cached_library = cache(_Library)
 
 
 def _library() -> _Library:
-    """The text is read once per process. Concurrent threads wait, because reading in parallel would not be faster."""
+    """Return the standard library. It is read once per process; concurrent threads wait for it, because reading in
+    parallel would not be faster."""
     with _library_lock:
         return _cached_library()

@@ -32,8 +32,8 @@ class LeftoverRule:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Matches the part of a path after the folder where the rule looks, up to one of its names. In the workspace
-        the name may be at any depth; below a home folder or the root it must come first."""
+        """Matches the part of a path after the folder where the rule looks, up to and including one of the rule's
+        names. In the workspace the name may be at any depth; below a home folder or the root it must come first."""
         start = "(?:.*?/)??" if self.where == "workdir" else ""
         names = "|".join(re.escape(name).replace(r"\*", "[^/]*") for name in self.names)
         return re.compile(f"{start}(?:{names})(?=/|$)", re.DOTALL)
@@ -48,9 +48,9 @@ def leftover_rules() -> tuple[LeftoverRule, ...]:
 def find_leftovers(
     paths: Sequence[str], workdir: str, tracked: Collection[str] | None, needed: Collection[str] = ()
 ) -> list[Removed]:
-    """Return what the rules of leftovers.toml remove of an image's files. Files in `tracked` are never removed; it is
-    None if there is no repository, or its files cannot be listed. Build folders in `needed` stay, because an editable
-    install loads from them."""
+    """Return what the rules of leftovers.toml remove of an image's files. Files in `tracked` are never removed;
+    `tracked` is None if there is no repository, or its files cannot be listed. Build folders in `needed` stay, because
+    an editable install loads from them."""
     to_remove: dict[str, str] = {}
     for path in paths:
         if tracked and path in tracked:
@@ -73,14 +73,15 @@ def is_below(path: str, folder: str) -> bool:
 
 
 def _match(path: str, rule: LeftoverRule, workdir: str) -> str:
-    """Return what the rule removes for this path: the path itself or a folder above it. Empty for nothing."""
+    """Return what the rule removes for this path: the path itself, a folder above it, or nothing (an empty string)."""
     base = _base(path, rule.where, workdir)
     found = base and rule.pattern.match(path, len(base))
     return path[: found.end()] if found else ""
 
 
 def _base(path: str, where: str, workdir: str) -> str:
-    """Return the folder below which a rule looks for its names, with a slash at the end. Empty if it does not apply."""
+    """Return the folder below which a rule looks for its names, with a slash at the end. Empty if the rule does not
+    apply to the path."""
     if path.startswith(f"{workdir}/"):
         return f"{workdir}/" if where == "workdir" else ""
     if where == "root":
@@ -90,8 +91,8 @@ def _base(path: str, where: str, workdir: str) -> str:
 
 
 def _merge_folders(to_remove: dict[str, str], paths: Iterable[str]) -> list[Removed]:
-    """Replace files by the folder that a rule names, where all files of that folder are to be removed. `to_remove` maps
-    each file to what the rule names and its reason."""
+    """Replace the files of a folder that a rule names by the folder, if all its files are to be removed. `to_remove`
+    maps each file to what its rule names and the rule's reason."""
     below: Counter[str] = Counter()
     going: Counter[str] = Counter()
     named = {value.partition("\0")[0] for value in to_remove.values()}

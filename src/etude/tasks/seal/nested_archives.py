@@ -65,7 +65,7 @@ def _unpack_one(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _contents_of(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and contents of each file in an archive or compressed file, or of each object of git's."""
+    """Yield the name and contents of each file in an archive or compressed file, or of each of git's objects."""
     if data[:4] == b"PACK":
         yield from pack_objects(data)
     elif data[:4] in (b"PK\3\4", b"PK\5\6"):
@@ -88,7 +88,8 @@ def _of_zip(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_stream(stream: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
-    """A compressed tar is read member by member, so that it is never in memory as a whole."""
+    """Yield the contents of a compressed file or, if it is a tar, of the tar's members. Members are read one by one, so
+    a tar is never in memory as a whole."""
     if not _is_tar(stream.peek(512)):
         yield "", _read_bounded(stream)
         return

@@ -20,7 +20,7 @@ from etude.tasks.seal.leftovers import is_below
 from etude.tasks.task import TaskError
 
 LIMITS = Limits(memory_mb=2048, processes=256, cpu_seconds=600, file_mb=2048, disk_mb=8192, output_bytes=64 << 20)
-"""For boxes in which images are sealed or read, and no agent runs. All that is read passes through their memory."""
+"""Limits of boxes in which images are sealed or read, and no agent runs. All data read passes through their memory."""
 PIECE_BYTES = 32 << 20
 PIECE_FILES = 50_000
 _MOUNTS = 'while read -r _ place kind _; do echo "$kind $place"; done < /proc/self/mounts'
@@ -32,13 +32,14 @@ _SECONDS = 120.0
 
 
 def owner_of(sandboxes: Sandboxes) -> str:
-    """Return who may read and remove everything in a box: the default user (an empty name) if it has only one user."""
+    """Return who may read and remove everything in a box: root, or the default user ("") if boxes have no root."""
     return "root" if Feature.ROOT_USER in sandboxes.features else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A folder or single file as a tar, the links of a folder whose files come singly, or a file too large to read."""
+    """A part of a box's files: a folder or a single file as a tar, the links of a folder whose files come one by one,
+    or the path of a file too large to read."""
 
     folder: str
     tar: bytes | None = None
@@ -46,12 +47,12 @@ class Piece:
     unread: str = ""
     """Path of the file that was too large to read."""
     links: tuple[str, ...] = ()
-    """Symbolic links directly in a folder whose files come singly; those of other folders are in the tar."""
+    """Symbolic links directly in a folder whose files come one by one; those of other folders are in the tar."""
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The file system of one box, as one of its users reads it."""
+    """The file system of one box, as the agent's user reads it. `user` runs commands that need more rights."""
 
     box: Box
     user: str
@@ -63,7 +64,7 @@ class Root:
         return cls(box, user, frozenset(place for _, place in await _mounts(box, user)) - {"/"})
 
     async def read(self, path: str) -> bytes:
-        """Return a file's contents; nothing if it is missing, unreadable or larger than 16 MB."""
+        """Return a file's contents; empty if it is missing, unreadable or larger than 16 MB."""
         try:
             return await self.box.read_file(path, max_bytes=16 << 20)
         except (OSError, RequestRefused):

@@ -34,7 +34,7 @@ class Finding:
     """A file that shows a part of the solution or of the hidden tests."""
 
     file: str
-    """In the image; "a.whl!b.py" is a file inside another."""
+    """Path in the image; "a.whl!b.py" is a file inside another."""
     what: str
 
     def __str__(self) -> str:
@@ -110,8 +110,8 @@ class Scanner:
     # -- bytecode, which contains no source lines
 
     def _record_bytecode(self, path: str, info: tarfile.TarInfo, data: bytes) -> None:
-        """Record the modification time and size by which bytecode is matched with its source: a source file's own, and
-        those that bytecode states. Only files named like a Python file that the reference changes are recorded."""
+        """Record the modification time and size of a source file, or those that bytecode states for its source, so that
+        the two can be matched. Only files named like a Python file that the reference changes are recorded."""
         if path.endswith(".py") and path.rpartition("/")[2][:-3] in self.needles.stems:
             self._sources[path] = (int(info.mtime) & 0xFFFFFFFF, info.size & 0xFFFFFFFF)
         elif (match := _BYTECODE.match(path)) and match[2] in self.needles.stems and len(data) >= 16:
@@ -120,7 +120,7 @@ class Scanner:
                 self._bytecode[path] = (f"{match[1] or ''}{match[2]}.py", modified, size)
 
     def _stale_bytecode(self) -> Iterable[Finding]:
-        """Bytecode whose source is not the file beside it may have been compiled from the solution."""
+        """Yield a finding for bytecode not compiled from the source beside it: it may come from the solution."""
         for path, (source, modified, size) in sorted(self._bytecode.items()):
             if self._sources.get(source) != (modified, size):
                 yield Finding(path, f"bytecode that was not compiled from the {source.rpartition('/')[2]} beside it")

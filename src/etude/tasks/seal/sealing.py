@@ -1,7 +1,7 @@
 """Seals a built image, from which agents and gradings then start: removes history, caches and copies of the package.
 
-Sealing runs in a box without network, as the box's root user, before any agent. `scan` checks afterwards that nothing
-is left.
+Sealing runs in a box without network, as root if boxes have that user, before any agent. `scan` checks afterwards that
+nothing is left.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Sealed:
 
 
 async def seal(sandboxes: Sandboxes, image: str, workdir: str = "") -> Sealed:
-    """An empty `workdir` stands for the image's own. Raises TaskError for an image that cannot be sealed."""
+    """Seal an image in a box and return the result. An empty `workdir` stands for the image's own. Raises TaskError for
+    an image that cannot be sealed."""
     async with fresh_box(sandboxes, BoxSpec(image, workdir=workdir, limits=LIMITS, name="seal")) as box:
         workdir = await _workdir(box, workdir)
         removed = await _clean(box, sandboxes, workdir)

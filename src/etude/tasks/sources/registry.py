@@ -1,6 +1,5 @@
 """The registry of task sources, which generate tasks. A source makes the same task for equal (name, version, seed,
-split, index), whatever it made before, so generation can be resumed.
-"""
+split, index), whatever it made before, so generation can be resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +15,8 @@ from etude.tasks.directory import read_task, write_task
 from etude.tasks.task import Split, Task
 
 _BETWEEN_DRAWS = 1_000_000
-"""Distance between the seeds of two draws of test tasks. Run seeds below it never repeat another's test tasks."""
+"""Difference between the seeds of two successive draws of test tasks. A run seed below it never repeats the test tasks
+of another run seed or draw."""
 
 
 class UnknownSource(Exception):
@@ -36,7 +36,7 @@ class TaskSource(Protocol):
         ...
 
     def make(self, split: Split, index: int, seed: int, directory: Path) -> tuple[Task, Mapping[str, bytes]]:
-        """Return a task, whose family must belong to `split`, and the files of its directory. Nothing is written."""
+        """Return a task of this split, and the files of its directory. Nothing is written."""
         ...
 
 
@@ -87,8 +87,8 @@ def open_source(name: str, recipe: TasksRecipe | None = None) -> TaskSource:
 
 
 def generate_tasks(recipe: TasksRecipe, seed: int, folder: Path) -> list[Task]:
-    """Generate `<folder>/<split>/<task id>/` for every task of the recipe, or reuse it. Returns the tasks of all
-    splits."""
+    """Generate `<folder>/<split>/<task id>/` for every task of the recipe, or reuse those that exist. Returns the tasks
+    of all splits."""
     source = open_source(recipe.source, recipe)
     test_seed = seed + recipe.test_draw * _BETWEEN_DRAWS
     parts = ((Split.TRAIN, recipe.train, seed), (Split.DEV, recipe.dev, seed), (Split.TEST, recipe.test, test_seed))
@@ -103,7 +103,7 @@ def make_tasks(
     folder: Path,
     made: Callable[[Task], None] = lambda _: None,
 ) -> list[Task]:
-    """Generate `count` tasks of a split, or reuse them. `made` is called with each task."""
+    """Generate `count` tasks of a split, or reuse those that exist. `made` is called with each task."""
     below = folder / split.value
     below.mkdir(parents=True, exist_ok=True)
     for torn in below.glob(".*.tmp"):
@@ -122,7 +122,8 @@ def make_tasks(
 
 
 def _made_already(directory: Path, source: TaskSource, seed: int) -> bool:
-    """Directories are written atomically, so the task is complete if its source, version and seed are the same."""
+    """Return whether the directory has this task already. A directory appears only when it is complete, so equal
+    source, version and seed are enough."""
     try:
         config = tomllib.loads((directory / "task.toml").read_text(encoding="utf-8"))
         made = config["metadata"]["etude"]["provenance"]

@@ -44,7 +44,7 @@ def open_verifier(task: Task) -> Verifier:
 
 
 def verifier_name(task: Task) -> str:
-    """Return the name of the task's verifier, inferred from its files if it is not given; empty if that fails."""
+    """Return the name of the task's verifier, from its settings or else from its files; empty if both fail."""
     if declared := task.verifier.get("type"):
         return str(declared)
     if (task.directory / "tests/cases.json").is_file():

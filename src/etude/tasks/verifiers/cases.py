@@ -25,7 +25,7 @@ from etude.tasks.verifiers.contract import GradingContext
 FILE = "tests/cases.json"
 RUNNER = (resources.files("etude.tasks.box") / "run_cases.py").read_text(encoding="utf-8")
 CPU_SECONDS = 2
-"""In CPU time rather than wall-clock time, so that a busy host does not use it up."""
+"""CPU time limit of all cases together, in seconds. It is not a wall-clock limit, which a busy host might exceed."""
 LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=4, file_mb=4, disk_mb=16, output_bytes=2_000_000)
 
 

@@ -24,14 +24,15 @@ from etude.tasks.verdict import Verdict
 FIRST_USER = "agent"
 SECOND_USER = "grader"
 SEALED = 1e-2
-"""Largest probability of passing by a guess at which a verdict still counts as sealed (safe against forgery)."""
+"""Maximum probability of passing by a guess, for a verdict to count as sealed (safe against forgery)."""
 WALL = 3.0
 """Wall-clock limit of a program, as a multiple of its CPU time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradingContext:
-    """The inputs of one grading, and its boxes, each new and with nothing from the agent except its change."""
+    """The inputs of one grading. Also creates the grading's boxes: each one is new, and holds nothing from the agent
+    except the change."""
 
     task: Task
     sandboxes: Sandboxes
@@ -40,7 +41,7 @@ class GradingContext:
     change: Change
     conditions: Conditions = USUAL
     """Circumstances of this grading, such as the test order. A correct verdict does not depend on them. The environment
-    variables in them are set in every box. Their `order` is the seed for verifiers that shuffle tests."""
+    variables in them are set in every box. Verifiers that shuffle tests use their `order` as the seed."""
     cpu_seconds: list[float] = field(default_factory=list)
     """CPU seconds that each box of this grading used. Boxes that raised an error are missing."""
     proofs: Proofs | None = None
@@ -49,7 +50,7 @@ class GradingContext:
 
     @property
     def user(self) -> str:
-        """The user that runs the code under test: a second one, who does not own the code's files, if boxes have it."""
+        """The user that runs the code under test: a second user, who does not own its files, if boxes have one."""
         return SECOND_USER if Feature.SECOND_USER in self.sandboxes.features else FIRST_USER
 
     @property

@@ -50,9 +50,8 @@ class Library:
 
 
 def draw_library(name: str, rng: random.Random, *, whole: bool = False) -> Library:
-    """Return a random variant of a library, with other names and in another order. Unless `whole` is set, the variant
-    may also lack one function and that function's tests.
-    """
+    """Return a random variant of a library, with other names and its functions in another order. Unless `whole` is set,
+    the variant may also lack one function and that function's tests."""
     source, tests = _read(f"{name}.py.txt"), _read(f"{name}.tests.txt")
     words, _, source = source.partition("\n")
     names = {}
@@ -75,8 +74,7 @@ def _read(file: str) -> str:
 
 def _renamed(text: str, names: dict[str, str]) -> str:
     """Replace names in code, in docstring examples, and where a docstring explains a parameter. Other prose is left
-    alone. An attribute is replaced only if the name before its dot is one of `names` too.
-    """
+    alone. An attribute is replaced only if the name before its dot is one of `names` too."""
     starts = [0, *itertools.accumulate(len(line) for line in text.splitlines(keepends=True))]
     edits: list[tuple[int, int, str]] = []
     before = ("", "")

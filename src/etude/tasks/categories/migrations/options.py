@@ -1,6 +1,5 @@
 """Programs that parse their command line with optparse or getopt, to be moved to argparse. `SUBJECTS` lists the
-possible options for each subject; a program has some of those of its subject, drawn at random.
-"""
+possible options for each subject; each program has some of them, drawn at random."""
 
 from __future__ import annotations
 

@@ -28,8 +28,7 @@ class Program:
     of the old interface, and raises ImportError when imported."""
     dulled: Mapping[str, bytes] = field(default_factory=dict)
     """A stub of the new interface that returns nothing useful: files to lay over the workspace and the tests. A program
-    that really uses the new interface fails its tests with this stub.
-    """
+    that really uses the new interface fails its tests with this stub."""
     libraries: Mapping[str, bytes] = field(default_factory=dict)
 
     @property

@@ -48,8 +48,7 @@ class Package:
     """Ids of all tests, as the test runner reports them."""
     telling: frozenset[str]
     """Ids of the tests with exactly one expected value, which can be withheld from the box at grading and is hard to
-    guess. A verdict that depends on such a test is sealed (safe against forgery). Empty for a Node package.
-    """
+    guess. A verdict that depends on such a test is sealed (safe against forgery). Empty for a Node package."""
     damages: tuple[Damage, ...]
     harmless: tuple[Alteration, ...]
     """Edits of the package that make no test fail."""
@@ -81,8 +80,7 @@ def read_package(name: str) -> Package:
 
 def written_otherwise(package: Package, rng: random.Random) -> dict[str, bytes]:
     """Return the package's files with random harmless edits, as another author might have written them. Return an empty
-    mapping if the package has no known harmless edits.
-    """
+    mapping if the package has no known harmless edits."""
     chosen = apart(rng.sample(package.harmless, len(package.harmless)))[:_OTHERWISE]
     return altered(package.files, chosen) if chosen else {}
 
@@ -132,9 +130,7 @@ def _of_node(
 
 
 def _listed(row: Mapping[str, Any], files: Mapping[str, bytes]) -> Alteration:
-    """Return the alteration of one entry of `damages.toml`. It replaces the first occurrence of the
-    entry's `before`.
-    """
+    """Return the alteration of one entry of `damages.toml`: it replaces the first occurrence of `before`."""
     path, before = row["file"], row["before"].encode()
     start = files[path].index(before)
     line = files[path][:start].count(b"\n") + 1

@@ -26,13 +26,13 @@ class Contents:
     test_patch: str = ""
     """Tests that are known only as a patch, which the grader applies before it writes `tests`."""
     workspace: Mapping[str, bytes] = field(default_factory=dict)
-    """What the agent sees; empty if it is in an image."""
+    """Files that the agent sees; empty if they are in an image."""
     hidden: frozenset[str] = frozenset()
     """Files of the base commit that are left out of the agent's workspace."""
 
 
 def contents_of(instance: Instance, plan: TestPlan, files: Mapping[str, bytes] | None) -> Contents:
-    """`files` are those of the base commit, or None if there is no clone."""
+    """Return the contents of an instance's task. `files` are those of the base commit, or None if there is no clone."""
     if instance.variant is Variant.SMITH:
         return _bug_patch_contents(instance, plan, files)
     known, assets = files or {}, instance.row.assets()
@@ -46,8 +46,8 @@ def contents_of(instance: Instance, plan: TestPlan, files: Mapping[str, bytes] |
 
 
 def _bug_patch_contents(instance: Instance, plan: TestPlan, fixed: Mapping[str, bytes] | None) -> Contents:
-    """The patch introduces the bug, so the reference is its reverse. Tests that show the bug are hidden from the agent,
-    if their files are known and can be restored at grading."""
+    """Return the contents of a SWE-smith task. Its patch introduces the bug, so the reference is the reversed patch.
+    Tests that show the bug are hidden from the agent, if their files are known and can be restored at grading."""
     bug = _plain(instance, "patch", instance.patch, fixed or {})
     if fixed is None:
         return Contents(reversed_diff(bug), {})
@@ -70,7 +70,7 @@ def _files_of(tests: Collection[str]) -> set[str]:
 def _plain(
     instance: Instance, field: str, patch: str, files: Mapping[str, bytes], left_out: Collection[str] = ()
 ) -> str:
-    """Raises UnsupportedRow if a plain diff cannot express the patch, and TaskError if it is not a diff."""
+    """Return a plain diff. Raises UnsupportedRow if the patch cannot become one, and TaskError if it is no diff."""
     try:
         diff = plain_diff(patch, files.get, left_out)
     except DiffError as error:

@@ -19,22 +19,23 @@ class ImportSources:
     image: str = ""
     """Image name as a template that contains {id}, {repo} or {tag}; empty for none."""
     python: str = ""
-    """Path of the Python interpreter in the images; empty for the usual one of the data set."""
+    """Path of the Python interpreter in the images; empty for the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
     config: dict[str, Any]
-    """To add to the task's task.toml."""
+    """Settings to add to the task's task.toml."""
     python: str
     files: Mapping[str, bytes]
-    """To write below environment/ in the task's directory."""
+    """Files to write below environment/ in the task's directory."""
     bare: bool = False
     """Whether there are only the workspace's files over the host's system folders."""
 
 
 def environment_of(instance: Instance, sources: ImportSources, hidden: Collection[str]) -> Environment:
-    """Return the image that the user names, else a clone's files, else the task's own Dockerfile, else the row's image.
+    """Choose an instance's environment: the image that the user names, else a clone's files, else the task's own
+    Dockerfile, else the row's image.
 
     `hidden` are files that the grader restores; an image that is built here does not contain them.
     """
@@ -61,7 +62,7 @@ def environment_of(instance: Instance, sources: ImportSources, hidden: Collectio
 
 
 def image_name(template: str, instance: Instance) -> str:
-    """Fill in the placeholders. Image names are lower case and cannot contain two underscores in a row."""
+    """Fill in the template's placeholders. Image names are lower case and cannot contain two underscores in a row."""
     values = {"id": instance.id, "repo": instance.repo.replace("/", "__")}
     name = template
     for key, value in values.items():
@@ -74,7 +75,8 @@ def image_name(template: str, instance: Instance) -> str:
 
 
 def _dockerfile_with_bug(instance: Instance, image: str, hidden: Collection[str]) -> dict[str, bytes]:
-    """The image has the correct code: apply the row's patch, and remove the files in `hidden`."""
+    """Return a Dockerfile that adds the bug to an image with the correct code and removes the `hidden` files, and the
+    bug's patch."""
     lines = [f"FROM {image}", f"WORKDIR {instance.workdir}", "COPY bug.patch /tmp/bug.patch"]
     lines.append("RUN git apply --whitespace=nowarn /tmp/bug.patch && rm /tmp/bug.patch")
     if hidden:

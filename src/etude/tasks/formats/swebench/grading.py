@@ -1,7 +1,7 @@
 """Grades predictions, writes a row of evidence for each, and reports the results as SWE-bench does.
 
-A row is written when its grading is done, so an interrupted run continues after its last row. Infrastructure faults are
-graded again next time and count as errors, never as unresolved.
+A row is written when its grading is done, so an interrupted run continues after its last row. A prediction whose
+grading ends in an infrastructure fault is graded again next time. It counts as an error, never as unresolved.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Graded:
     instance_id: str
     model: str
     digest: str
-    """Of the task and the prediction. If either changes, the prediction is graded again."""
+    """Hash of the task and the prediction. If either changes, the prediction is graded again."""
     judgement: Judgement
     reason: str
     sealed: bool = False
@@ -52,7 +52,8 @@ async def grade_predictions(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Grade predictions and return the report. A prediction is not graded if its patch is empty, if it has no task, or
-    if the `evidence` file (.jsonl) has a row about it and the present task that is not an infrastructure error."""
+    if the `evidence` file (.jsonl) has its row for the present task. A row with an infrastructure error does not count.
+    """
     by_id = {task.id: task for task in tasks}
     given = list(predictions)
     known = {row.digest: row for row in read_graded(evidence) if row.judgement is not Judgement.ERROR}
@@ -94,8 +95,8 @@ async def grade_predictions(
 
 
 async def _grade(grader: Grader, task: Task, patch: str) -> Verdict:
-    """Grade a patch. If it fails the tests, grade the reference too: if that fails as well, as in a task that the gate
-    never checked, the result says nothing about the model and counts as an error."""
+    """Grade a patch. If it fails the tests, grade the reference too. If that fails as well (in a task that the gate
+    never checked, for example), the result says nothing about the model and counts as an error."""
     try:
         prepared = await grader.environments.prepare(task)
         patch = plain_diff(patch, prepared.files.get)
@@ -153,7 +154,7 @@ def make_report(tasks: Iterable[str], predictions: Sequence[Prediction], graded:
 
 
 def read_graded(path: Path) -> list[Graded]:
-    """A torn or invalid line is skipped, so its prediction is graded again."""
+    """Return the rows of an evidence file. A torn or invalid line is skipped, so its prediction is graded again."""
     found = []
     for line in whole_lines(path):
         try:

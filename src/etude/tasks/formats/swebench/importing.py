@@ -93,7 +93,7 @@ def _instances(source: Path, only: Collection[str], refused: dict[str, str]) -> 
 
 
 def _is_written(task: Task, files: Mapping[str, bytes]) -> bool:
-    """Return whether this task was written from the same row. Other files, such as the gate's evidence, are ignored."""
+    """Return whether this task, made from the same row, is in its directory already. Other files there are ignored."""
     try:
         found = read_task(task.directory, {task.split})
         if any((task.directory / name).read_bytes() != data for name, data in files.items()):
@@ -158,7 +158,7 @@ def _files(instance: Instance, plan: TestPlan, environment: Environment, content
 
 
 def _path(files: Collection[str]) -> list[str]:
-    """Return what Python's path needs, so that code that is not installed can be imported."""
+    """Return the folders to add to Python's path, so that code that is not installed can be imported."""
     apart = any(name.startswith("src/") for name in files) and "src/__init__.py" not in files
     return [".", "src"] if apart else ["."]
 

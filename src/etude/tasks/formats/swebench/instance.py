@@ -45,7 +45,7 @@ class Instance:
     variant: Variant
     id: str
     repo: str
-    """owner/name; for a mirror, those of the original."""
+    """Repository as owner/name; for a mirror, that of the original."""
     base_commit: str
     patch: str
     test_patch: str
@@ -66,14 +66,14 @@ class Instance:
 
     @property
     def workdir(self) -> str:
-        """Where the code lies in the variant's images."""
+        """Folder of the code in the variant's images."""
         if self.variant is Variant.REBENCH_V2:
             return "/" + self.repo.rpartition("/")[2]
         return "/app" if self.variant is Variant.PRO else "/testbed"
 
     @property
     def python(self) -> str:
-        """The interpreter of the variant's images."""
+        """Path of the Python interpreter in the variant's images."""
         plain = self.variant in (Variant.REBENCH_V2, Variant.PRO)
         return "python3" if plain else "/opt/miniconda3/envs/testbed/bin/python"
 
@@ -114,7 +114,7 @@ def instance_of(row: Row) -> Instance:
 
 
 def _variant(field: _Fields) -> Variant:
-    """Return the row's variant, recognised by columns that no other variant has."""
+    """Return the row's variant, recognised by columns that other variants lack."""
     if field.has("before_repo_set_cmd", "selected_test_files_to_run", "dockerhub_tag"):
         return Variant.PRO
     if field.has("install_config"):
@@ -225,5 +225,5 @@ def _literal(text: str) -> object:
 
 
 def family_of(repo: str) -> str:
-    """All data sets with the same repository share its family, which decides the split."""
+    """Return the family of a repository's tasks, which decides their split. It is the same in all data sets."""
     return repo.lower()

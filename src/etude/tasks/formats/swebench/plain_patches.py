@@ -21,14 +21,14 @@ _MOVED = re.compile(r"(rename|copy) (from|to) (.+)")
 
 def plain_diff(patch: str, read: Read, left_out: Collection[str] = ()) -> str:
     """Return the patch as a plain diff. `read` returns a file's contents before the patch, which renames and copies
-    need. Binary parts of `left_out` are dropped. Raises DiffError for other binary parts, and a rename of an unknown
-    file."""
+    need. Binary parts of `left_out` are dropped. Raises DiffError for other binary parts, and for a rename or copy of
+    an unknown file."""
     patch = patch if not patch or patch.endswith("\n") else patch + "\n"
     return "".join(text for section in _sections(patch) for text in _plain(section, read, left_out))
 
 
 def reversed_diff(diff: str) -> str:
-    """A parsed hunk does not tell which of its lines are context, so the result removes and adds them too."""
+    """Return the diff that undoes a diff. Context lines become changed lines: parsed hunks do not tell them apart."""
     return "".join(
         _render(FilePatch(patch.after, patch.before, _reversed_hunks(patch.hunks))) for patch in parse_diff(diff, WIDE)
     )

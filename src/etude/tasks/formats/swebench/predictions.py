@@ -26,7 +26,7 @@ class Prediction:
 
 
 def read_predictions(path: Path) -> list[Prediction]:
-    """Raises TaskError for an invalid row, with the row, the field and what was expected."""
+    """Read predictions from a file. The TaskError for an invalid row names the row, the field and what was expected."""
     if path.suffix not in (".json", ".jsonl"):
         raise TaskError(f"{path}: expected predictions in a .json or .jsonl file")
     found: dict[str, Prediction] = {}
@@ -47,7 +47,7 @@ def read_predictions(path: Path) -> list[Prediction]:
 
 
 def export_predictions(predictions: Iterable[Prediction], path: Path) -> int:
-    """Write .json (an object by instance id) or .jsonl, by the file's suffix. Return the number of predictions."""
+    """Write predictions as .json (an object by instance id) or .jsonl, by the file's suffix. Return their number."""
     rows = {
         one.instance_id: {
             "instance_id": one.instance_id,
@@ -65,7 +65,8 @@ def export_predictions(predictions: Iterable[Prediction], path: Path) -> int:
 
 
 def predictions_of(traces: Iterable[Trace], model: str) -> list[Prediction]:
-    """Return each task's first rollout without an error: picking it by score would be cheating."""
+    """Return one prediction per task, from its first rollout without an error. Picking the rollout by score would be
+    cheating."""
     first: dict[str, Prediction] = {}
     for trace in traces:
         if not trace.error:

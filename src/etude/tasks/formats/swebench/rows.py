@@ -19,7 +19,7 @@ _COLUMNS = {
     "problem_statement": "problem_statement.md",
     "eval_script": "eval.sh",
 }
-"""The files in which a task repository stores these columns."""
+"""File in which a task repository stores each of these columns."""
 _NO_CONTEXT = frozenset((*_COLUMNS.values(), "task.yaml", "tests.json", "hints.md", "test_assets", ".git"))
 
 
@@ -32,7 +32,7 @@ class Row:
     """The task's folder in a task repository, with its Dockerfile and assets."""
 
     def context(self) -> dict[str, bytes]:
-        """Return the Dockerfile and the files that it may copy, without anything that an agent must not see."""
+        """Return the Dockerfile and the files that it may copy, but not the patches, tests and hints of the task."""
         return {} if self.folder is None else _files(self.folder, lambda first: first not in _NO_CONTEXT)
 
     def assets(self) -> dict[str, bytes]:
@@ -42,7 +42,7 @@ class Row:
 
 
 def read_rows(source: Path) -> Iterator[Row]:
-    """Raises TaskError for a source that cannot be read, and for a task repository without tasks."""
+    """Read the rows of a source. Raises TaskError if it cannot be read, and for a task repository without tasks."""
     if source.is_dir():
         return _repository(source)
     readers = {".jsonl": _lines, ".json": _document, ".parquet": _table}

@@ -18,25 +18,27 @@ class TestPlan:
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     passed_over: tuple[str, ...] = ()
-    """Ids that no test of the runner can have: log lines that a parser took for tests."""
+    """Ids in the row that are not ids of tests, but log lines that a parser took for tests."""
     script: str = ""
-    """Empty if one of Étude's runners runs the tests."""
+    """Shell script that runs the tests; empty if one of Étude's runners does."""
 
 
 DEFAULT_LIMITS = {"seconds": 1800.0, "memory_mb": 4096, "disk_mb": 2048, "processes": 512}
-"""Rows do not say what their tests need. The gate tightens these limits to what it measured."""
+"""Wide limits, because rows do not say what their tests need. The gate tightens them to what it measured."""
 _NAMES: dict[str, Callable[[str], str | None]] = {
     "pytest": lambda test: test if ".py::" in test else None,
     "node": lambda test: test if re.search(r"\.[cm]?[jt]s > ", test) else None,
     "unittest": dotted,
 }
-"""Converts a row's test id to the runner's, or to None if it is not one of the runner."""
+"""For each runner, a function that converts a row's test id to the runner's id. It returns None for an id that does not
+have the runner's form."""
 _OWN_RUNNERS = frozenset(("django/django", "sympy/sympy"))
 """Python projects whose tests only run with the project's own script."""
 
 
 def plan_of(instance: Instance) -> TestPlan:
-    """Raises UnsupportedRow if neither Étude's runners nor the row's own script can run the tests."""
+    """Choose how to run an instance's tests. Raises UnsupportedRow if neither Étude's runners nor the row's own script
+    can."""
     if instance.repo.lower() not in _OWN_RUNNERS:
         for runner, name in _NAMES.items():
             if all(map(name, instance.fail_to_pass)):

@@ -1,4 +1,4 @@
-"""Generates bugs: all mutations of one line of a function, grouped by kind of bug.
+"""Generates bugs: all mutations of a function, each with its kind of bug.
 
 A mutation changes exactly one line and keeps its indentation, so that a single line edit undoes it.
 """
@@ -14,8 +14,7 @@ SEEN_KINDS = ("op", "cmp", "const", "var", "minmax", "swap", "start", "noret")
 UNSEEN_KINDS = ("off1", "bool")
 """Kinds of bug that occur only in test tasks: not in train or dev tasks, nor in the documents for pretraining. `off1`
 is close to the seen kinds: it mostly changes the same comparisons as `cmp`, which reverses them (`<` to `>`), but only
-shifts them by one (`<` to `<=`). `bool` is far from them: no other kind changes `and`, `or`, `not`, True or False.
-"""
+shifts them by one (`<` to `<=`). `bool` is far from them: no other kind changes `and`, `or`, `not`, True or False."""
 KINDS = SEEN_KINDS + UNSEEN_KINDS
 
 _OPERATORS = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.FloorDiv: ("//", "*"),
@@ -29,7 +28,7 @@ _LOOSENED = {ast.Lt: ("<", "<="), ast.Gt: (">", ">="), ast.LtE: ("<=", "<"), ast
 class Mutation:
     kind: str
     line: int
-    """Within the function's source, from 0."""
+    """Line number within the function's source, from 0."""
     text: str
     """The line with the bug, indentation included."""
 
@@ -40,7 +39,7 @@ class Mutation:
 
 
 def mutations(source: str, groups: Mapping[str, str], rng: random.Random) -> list[Mutation]:
-    """Return all distinct mutations. `groups` maps names to types; `rng` picks wrong constants and variables."""
+    """Return all distinct mutations of a function. `groups` has the type of each name; `rng` picks wrong values."""
     function = ast.parse(source).body[0]
     assert isinstance(function, ast.FunctionDef)
     lines = source.split("\n")
@@ -109,7 +108,7 @@ def _call(node: ast.Call, name: ast.Name) -> Iterator[Edit]:
 
 
 def _swap(node: ast.BinOp, line: str) -> Iterator[Edit]:
-    """Exchange two operands whose order matters."""
+    """Yield the edit that exchanges two operands whose order matters."""
     sign = {ast.Sub: "-", ast.FloorDiv: "//"}.get(type(node.op))
     if sign is None or node.left.end_col_offset is None or node.end_col_offset is None:
         return
@@ -123,7 +122,7 @@ def _swap(node: ast.BinOp, line: str) -> Iterator[Edit]:
 def _symbol(
     kind: str, lines: list[str], left: ast.expr, right: ast.expr, pair: tuple[str, str] | None
 ) -> Iterator[Edit]:
-    """Replace the operator between two operands of one line, as `pair` says."""
+    """Yield the edit that replaces the operator between two operands of one line, as `pair` says (old, new)."""
     if pair is None or left.end_col_offset is None or left.lineno != right.lineno:
         return
     at = lines[left.lineno - 1].find(pair[0], left.end_col_offset, right.col_offset)

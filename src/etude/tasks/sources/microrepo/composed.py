@@ -22,7 +22,7 @@ class Part:
     split_group: str
     """Parts that a single bug can turn into each other share a group, and thus the split."""
     lines: tuple[str, ...]
-    """Each comment describes what the code lines under it should do."""
+    """Lines of code and comments. Each comment describes what the code lines under it should do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ def combinations() -> list[Combination]:
 
 
 def _sensible(guard: Part, core: Core, end: Part) -> bool:
-    """Every line must be able to matter to the result. With a guard, the function must not return both booleans and
-    numbers, and not be too long."""
+    """Return whether three parts fit together. Every line must be able to affect the result. With a guard, the function
+    must not return both booleans and numbers, and must not be too long."""
     if core.name == "many" and end.name != "more":  # a count is seldom near the bounds of an end
         return False
     if not guard.name:

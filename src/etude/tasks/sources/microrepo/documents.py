@@ -37,7 +37,7 @@ VERSION = 8
 PER_FILE = 2000
 SHARES = (("lookup", 0.22), ("fix", 0.66), ("module", 0.12))
 REWRITES = 0.85
-"""Share of "fix" documents without a failed edit in which the edit rewrites the whole function."""
+"""Share of "fix" documents, among those without a failed edit, in which the edit rewrites the whole function."""
 RETRIES = 0.12
 """Share of "fix" documents in which a failed edit, of a correct line, comes first. An agent that has never seen a retry
 generates nothing after its first failure."""
@@ -68,7 +68,7 @@ def write_documents(folder: Path, count: int, seed: int) -> list[Path]:
 
 
 def make_document(seed: int, index: int) -> Document:
-    """Equal arguments give equal documents."""
+    """Generate one document. Equal arguments give equal documents."""
     rng = random.Random(f"microrepo-documents/{VERSION}/{seed}/{index}")
     kind = rng.choices([name for name, _ in SHARES], [share for _, share in SHARES])[0]
     if kind == "lookup":
@@ -79,14 +79,14 @@ def make_document(seed: int, index: int) -> Document:
 
 
 def listing(file: str, text: str) -> str:
-    """Return a `read` call for a file with the tool's answer."""
+    """Return a `read` call for a file, followed by the tool's output."""
     lines = text.removesuffix("\n").split("\n")
     shown = "\n".join(numbered(lines, 1, len(lines)))
     return f"{format_call('read', {'path': file}, builtin_schema('read').call_schema())}\n{shown}\n"
 
 
 def edit_call(file: str, lines: Iterable[tuple[int, str]]) -> str:
-    """Return a call of the `edit` tool. Its lines need no indentation: the tool keeps that of the old ones."""
+    """Return a call of the `edit` tool. Its lines need no indentation: the tool keeps that of the replaced lines."""
     text = "\n".join(f"{number} {line.strip()}" for number, line in lines)
     return format_call("edit", {"path": file, "lines": text}, builtin_schema("edit").call_schema())
 

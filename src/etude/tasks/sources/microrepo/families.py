@@ -31,9 +31,9 @@ class Family:
     inputs: tuple[str, ...]
     """Slots of the parameters, in order, which decide their types (see function.py)."""
     body: str
-    """Without the def line, indented once."""
+    """Source of the function without the def line, indented once."""
     split_group: str
-    """Decides the split. Families that a single bug can turn into each other share it."""
+    """Name that decides the split. Families that a single bug can turn into each other share it."""
 
     @property
     def split(self) -> Split:

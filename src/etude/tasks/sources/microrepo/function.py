@@ -20,7 +20,7 @@ class Function:
     family: Family
     name: str
     source: str
-    """Without a final newline."""
+    """Source text, without a final newline."""
     constants: tuple[int, ...]
     groups: dict[str, str]
     """The type of each name, so that a bug can replace a variable by one of the same type."""
@@ -115,7 +115,8 @@ def _number(rng: random.Random, near: list[int]) -> int:
 
 
 def compile_function(source: str, name: str) -> Callable[..., object]:
-    """Only for code of Étude's own templates, which ends on every input."""
+    """Return the function that a source defines. Only for code of Étude's own templates, which ends on every input: it
+    runs in this process."""
     code: CodeType = compile(source, "<microrepo>", "exec")
     scope: dict[str, object] = {}
     exec(code, scope)

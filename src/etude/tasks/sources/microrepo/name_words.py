@@ -27,5 +27,5 @@ FLAGS = ("closed", "empty", "full", "late", "locked", "new", "open", "ready", "s
 TEXTS = ("labels", "names", "tags", "titles", "words")
 TEXT_ITEMS = ("label", "name", "tag", "title", "word")
 SAMPLES = ("air", "apple", "bread", "cat", "cloud", "dog", "fish", "moon", "pear", "river", "stone", "tea", "tree")
-"""Inputs of functions."""
+"""Words in the inputs of functions."""
 GRADES = (("low", "mid", "high"), ("bad", "fair", "good"), ("cold", "warm", "hot"), ("small", "medium", "large"))

@@ -1,8 +1,8 @@
-"""Pools of functions to draw from: those of some families, and where training uses these, only the instances of one
-split.
+"""Pools of functions to draw from. A pool has the functions of some families or, if training uses these families, only
+their instances of one split.
 
-An instance is a function with its numbers; names and strings do not count. Its hash alone assigns it to a split,
-correct or not, whatever family and bug it came from. So pools of two splits never draw the same instance.
+An instance is a function with its numbers; names and strings do not count. A hash of the instance alone decides its
+split, whether or not the function has a bug. So pools of two splits never draw the same instance.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Pool:
     """The split that instances must belong to; None for any."""
 
     def admits(self, source: str) -> bool:
-        """Return whether the function's instance is on the pool's side. Its family is not checked."""
+        """Return whether the function's instance belongs to the pool's split. Its family is not checked."""
         return self.side is None or side_of(source) is self.side
 
     def draw(self, rng: random.Random, taken: Collection[str] = ()) -> Function:
@@ -44,8 +44,8 @@ class Pool:
 
 
 def pool_of(split: Split, *, family_seen: bool = True) -> Pool:
-    """With `family_seen`, return this split's instances of the families used in training, else all functions of the
-    families that only this split has."""
+    """Return the pool of a split. With `family_seen`, it has this split's instances of the families used in training,
+    otherwise all functions of the families that only this split has."""
     return Pool(families_of(Split.TRAIN), split) if family_seen else Pool(families_of(split))
 
 

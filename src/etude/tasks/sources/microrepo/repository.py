@@ -30,10 +30,10 @@ class Damage:
     kind: str
     file: str
     line: int
-    """In the file, from 1."""
+    """Line number in the file, from 1."""
     wrong: str
     right: str
-    """With its indentation."""
+    """The correct line, with its indentation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Broken:
     inputs: tuple[tuple[Value, ...], ...]
     expected: tuple[str, ...]
     got: str
-    """What the check script prints for the first input."""
+    """What the function does with the first input, in the check script's words, such as "gave 3"."""
 
 
 def draw_broken(pool: Pool, kind: str, rng: random.Random, inputs: int = 24) -> Broken:
@@ -138,7 +138,7 @@ def fail_line(broken: Broken) -> str:
 
 
 def draw_repository(pool: Pool, rng: random.Random, kinds: Collection[str]) -> Repository:
-    """The kind of bug is drawn before a family in which it is possible, so that each kind is equally likely."""
+    """Draw a repository with one bug. The kind is drawn first, then a family, so that kinds are equally likely."""
     offered = [kind for kind in KINDS if kind in kinds and any(kind in kinds_of(f) for f in pool.families)]
     broken = draw_broken(pool, rng.choice(offered), rng)
     # Most repositories are small; some are large enough that working on them outgrows a small context. Two functions in
@@ -196,7 +196,7 @@ def _sound_cases(function: Function, module: str, rng: random.Random) -> tuple[l
 
 
 def check_script(cases: Sequence[Case]) -> str:
-    """The script prints no time, path or address, so that a rollout can be repeated."""
+    """Return check.py for these cases. It prints no time, path or address, so that rollouts can be repeated."""
     rows = "".join(
         f"    ({case.module!r}, {case.function!r}, {case.arguments!r}, {show(case.expected)}),\n" for case in cases
     )

@@ -90,7 +90,7 @@ def cell_at(index: int, shares: Mapping[Cell, float]) -> Cell:
 
 
 def instruction(repository: Repository, rng: random.Random) -> str:
-    """Name the broken function, its file, both or neither."""
+    """Return an instruction that names the broken function, its file, both or neither."""
     damage = repository.damage
     style = rng.random()
     if style < 0.4:

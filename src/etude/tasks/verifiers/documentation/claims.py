@@ -15,7 +15,7 @@ from etude.tasks.verifiers.documentation.interface import Public
 _SECTION = re.compile(r"(Args|Arguments|Parameters|Returns|Yields|Raises):\s*(.*)")
 _ENTRY = re.compile(r"\*{0,2}(\w[\w.]*)\s*(?:\([^)]*\))?:\s*(.*)")
 _FIELD = re.compile(r":(param|arg|returns?|yields?|raises?)((?:\s+[^\s:]+)*)\s*:\s*(.*)")
-"""A field such as `:param int x: text`. The last word before the second colon is the parameter's name."""
+"""Matches a field such as `:param int x: text`. The last word before the second colon is the parameter's name."""
 _DEFAULT = re.compile(
     r"\bdefaults?(?:\s+to|\s+is|\s*[:=])?\s+`*(\"[^\"]*\"|'[^']*'|-?\d+(?:\.\d+)?|None|True|False|\(\)|\[\]|\{\})"
 )
@@ -72,7 +72,8 @@ def _take_field(claims: Claims, kind: str, words: list[str], text: str) -> tuple
 
 
 def docstring_problems(public: Public, shown: frozenset[str]) -> Iterator[str]:
-    """Yield what is missing or wrong. `shown` are the exceptions that the name's examples demonstrate."""
+    """Yield what is missing or wrong in the docstring of a public name. `shown` are the exceptions that examples of
+    this name demonstrate."""
     claims = claims_of(public.docstring)
     if not public.docstring:
         yield "has no docstring"

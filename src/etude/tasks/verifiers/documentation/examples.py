@@ -25,7 +25,8 @@ class Step:
     """The last line of the traceback that this statement must cause; empty if it must not raise."""
 
     def matches(self, outcome: object) -> bool:
-        """`outcome` is what the box reported for this step; None if the step was not reached."""
+        """Return whether the step did what its example states. `outcome` is the box's report on the step; None if it
+        was not reached."""
         if not isinstance(outcome, dict):
             return False
         printed, raised = outcome.get("printed"), outcome.get("raised")
@@ -65,7 +66,8 @@ def _is(node: ast.AST, name: str) -> bool:
 
 
 def of_docstring(where: str, module: str, docstring: str) -> list[Group]:
-    """Return a docstring's examples as one group, because they share a namespace. Raises ValueError."""
+    """Return a docstring's examples as one group, because they share a namespace. Raises ValueError for a malformed
+    example or a directive."""
     steps = tuple(_steps(docstring, where))
     return [Group(where, module, steps)] if steps else []
 

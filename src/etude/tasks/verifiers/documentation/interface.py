@@ -25,7 +25,7 @@ class Public:
     raises: frozenset[str]
     """Exceptions that the function (for a class, its `__init__`) raises itself, not through what it calls."""
     may_raise: frozenset[str]
-    """Those in `raises`, and those of functions of the same module that this one may call, even indirectly."""
+    """Exceptions in `raises`, and those raised by functions of the module that this one may call, even indirectly."""
 
     @property
     def short_name(self) -> str:

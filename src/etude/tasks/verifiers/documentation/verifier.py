@@ -139,7 +139,8 @@ def _require_same_code(path: str, before: bytes, after: bytes) -> None:
 
 
 def _runs(documents: _Documentation) -> list[_Run]:
-    """Each group of examples runs once as it is, and once for each replacement of each public name that it calls."""
+    """Return the runs to make: each group of examples once as it is, and once for each replacement of each public name
+    that it calls."""
     runs = [_Run(group) for group in documents.groups]
     for public in documents.public:
         callers = [group for group in documents.groups if group.calls(public.short_name)]

@@ -43,7 +43,7 @@ class Attempt:
     """The result of running test.sh once for one part (one step, or the whole task)."""
 
     reward: Mapping[str, float] | None
-    """All numbers that test.sh measured, by name; the score has the name `reward`."""
+    """All numbers that test.sh reported, by name; the score has the name `reward`. None if there is no valid reward."""
     problem: str = ""
     """Why there is no reward; empty if there is one."""
     limit: str = ""
@@ -147,7 +147,8 @@ async def _reward_file(box: Box, name: str) -> bytes | None:
 
 
 async def _unhealthy(box: Box, check: Healthcheck | None, setup: PartSetup) -> str:
-    """Return the problem if the healthcheck fails too often. Failures in the start period do not count."""
+    """Run the healthcheck until it succeeds or has failed too often. Return the problem, or an empty string. Failures
+    in the start period do not count."""
     if check is None:
         return ""
     began, failures = time.monotonic(), 0

@@ -71,7 +71,7 @@ def user_of(named: str | None, sandboxes: Sandboxes) -> str:
 
 
 def limits_of(environment: Environment, seconds: float) -> Limits:
-    """Return the declared limits, with Harbor's defaults, and `seconds` of CPU time for each declared CPU."""
+    """Return a box's limits: those declared, or Harbor's defaults, and `seconds` of CPU time per declared CPU."""
     storage = environment.storage_mb or 10_240
     return Limits(
         memory_mb=environment.memory_mb or 2048,

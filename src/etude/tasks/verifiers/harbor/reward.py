@@ -16,8 +16,8 @@ class BadReward(Exception):
 
 
 def parse_reward(as_json: bytes | None, as_text: bytes | None) -> dict[str, float]:
-    """Return all numbers of reward.json, or else of reward.txt, by name; the score has the name `reward`. None is a
-    missing file. Raises BadReward if there is no score, or if a number is not finite."""
+    """Return all numbers of reward.json, or else of reward.txt, by name; the score has the name `reward`. None stands
+    for a missing file. Raises BadReward if there is no score, or if a number is not finite."""
     if as_json is not None:
         return _of_json(_bounded(as_json, "reward.json"))
     if as_text is None:

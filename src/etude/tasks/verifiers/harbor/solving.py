@@ -31,8 +31,8 @@ _SECONDS = 600.0
 
 
 async def reference_of(task: Task, environments: Environments) -> list[str]:
-    """Return the reference solution as one diff, or one per step with a solve.sh, each relative to the pristine
-    workspace. Raises TaskError if there is none, if a script fails, or if its changes are not a valid diff."""
+    """Return the reference solution as one diff, or one per step, made by the step's solve.sh, each relative to the
+    pristine workspace. Raises TaskError if there is none, if a script fails, or if its changes are not a valid diff."""
     path = task.directory / REFERENCE_DIFF
     if path.is_file():
         return [path.read_text(encoding="utf-8")]

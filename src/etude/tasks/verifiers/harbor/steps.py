@@ -29,7 +29,8 @@ def step_tasks(task: Task) -> list[Task]:
 
 
 async def grade_steps(grader: Grades, task: Task, diffs: Sequence[str], *, fresh: bool = False) -> Verdict:
-    """Grade one diff with the tests of all steps, or one per step. Raises TaskError for any other number of diffs."""
+    """Grade one diff with the tests of all steps, or one diff per step with that step's tests. Raises TaskError for any
+    other number of diffs."""
     steps = step_tasks(task)
     if len(diffs) == 1:
         return await grader.grade(task, diffs[0], fresh=fresh)
@@ -51,7 +52,7 @@ def _step(task: Task, name: str) -> Task:
 
 
 def _together(names: Sequence[str], verdicts: Sequence[Verdict]) -> Verdict:
-    """All steps must pass; otherwise the first one that does not gives the judgement."""
+    """Combine the steps' verdicts. All steps must pass; otherwise the first that does not gives the judgement."""
     passed = [verdict.passed for verdict in verdicts]
     worst = next((verdict for verdict in verdicts if not verdict.passed), verdicts[-1])
     reasons = ", ".join(f"{name}: {verdict.reason}" for name, verdict in zip(names, verdicts, strict=False))

@@ -47,7 +47,7 @@ class HarborVerifier:
         return all(setup.part.verifier.separate and _only_data(setup.part) for setup in self.setups)
 
     def protects(self, path: str) -> bool:
-        """The tests come from outside the workspace, and a task does not say which files the agent may change."""
+        """Return False: the tests come from outside, and a task does not say which files the agent may change."""
         return False
 
     async def examine(self, context: GradingContext) -> Verdict:
@@ -61,8 +61,8 @@ class HarborVerifier:
         return conclude(results, [setup.part.name for setup in self.setups], self.harbor.multi_step_reward_strategy)
 
     async def _blame(self, context: GradingContext, setup: PartSetup, found: Attempt) -> Judgement:
-        """Return PASS if there is a reward. Otherwise return what is to blame: FAIL for the change, if test.sh gives a
-        reward on the unchanged workspace, else ERROR for the infrastructure."""
+        """Return the cause of a missing reward, or PASS if there is a reward. FAIL stands for the change, if test.sh
+        hit a limit or gives a reward on the unchanged workspace. ERROR stands for the infrastructure."""
         if found.reward is not None:
             return Judgement.PASS
         if found.limit:
@@ -86,7 +86,7 @@ class Result:
     needed: Mapping[str, float]
     """Smallest passing value of each required metric."""
     blame: Judgement
-    """Cause of a missing reward: FAIL for the change, ERROR for the infrastructure; PASS if there is one."""
+    """Cause of a missing reward: FAIL for the change, ERROR for the infrastructure; PASS if there is a reward."""
 
     @property
     def score(self) -> float:
@@ -100,8 +100,9 @@ class Result:
 
 
 def conclude(results: Sequence[Result], names: Sequence[str], strategy: str) -> Verdict:
-    """Every part must pass. The score is the last part's if `strategy` is "final", and otherwise the mean. `results` is
-    shorter than `names` if a failed part kept the following ones from running."""
+    """Return the verdict on a task, which passes if every part passes. The score is the last part's if `strategy` is
+    "final", and otherwise the mean. `results` is shorter than `names` if a failed part kept the following ones from
+    running."""
     passed = [result.name for result in results if result.passed]
     missing = len(names) - len(results)
     score = results[-1].score if strategy == "final" else sum(result.score for result in results) / len(names)
@@ -163,7 +164,7 @@ def require_runnable(harbor: Harbor, path: Path) -> None:
 
 
 def _setup_of(task: Task, harbor: Harbor, part: Part) -> PartSetup:
-    """Raises TaskError if the part has no test.sh."""
+    """Return how test.sh is run for a part. Raises TaskError if the part has no test.sh."""
     folders = list(dict.fromkeys((task.directory / "tests", part.folder(task.directory) / "tests")))
     tests: dict[str, Path] = {}
     for folder in folders:  # A step's own tests override the shared ones.

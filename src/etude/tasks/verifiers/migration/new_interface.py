@@ -22,8 +22,8 @@ from etude.tasks.verifiers.tests.run_output import Rows, read_rows
 
 FOLDER = "tests/dulled"
 LEAST = 0.5
-"""Of the tests that depend on the new interface with the reference solution, the share that must do so with the
-agent's. Less than 1, because a program may compute a simple result without the interface."""
+"""Of the tests that depend on the new interface in the reference solution, this share must depend on it in the agent's
+too. It is less than 1, because a program may compute a simple result without the interface."""
 
 
 class StubbedInterfaceCheck:
@@ -35,7 +35,8 @@ class StubbedInterfaceCheck:
         self._dependent_lock = asyncio.Lock()
 
     async def examine(self, context: GradingContext, reference: Change) -> Verdict:
-        """Raises OSError if a run with the reference solution does not show which tests depend on the interface."""
+        """Return a verdict that passes if the agent's program depends on the new interface. Raises OSError if a run
+        with the reference solution does not show which tests depend on it."""
         needed = await self._dependent_tests(context, reference)
         verdict, rows = await self._run(context, context.change)
         if verdict.judgement in (Judgement.ERROR, Judgement.SUSPECT):

@@ -22,7 +22,7 @@ _DYNAMIC = frozenset(
     )
 )
 _LEAST_NODES = 40
-"""Smaller functions, in syntax tree nodes, may be equal without being copies, and are not compared."""
+"""Smallest function to compare, in syntax tree nodes. Smaller functions may be equal without being copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class OldInterface:
     names: tuple[str, ...]
     """Names that only the old interface has: classes, functions, methods."""
     functions: frozenset[str] = frozenset()
-    """Hashes of the functions that the interface defines, made by `copied_functions`."""
+    """Hashes of the interface's larger functions, made by `copied_functions`."""
 
 
 def old_interface_uses(source: bytes, old: OldInterface) -> list[str]:
@@ -53,7 +53,7 @@ def copied_functions(source: bytes) -> frozenset[str]:
 
 
 def used_modules(source: bytes) -> set[str]:
-    """Return the dotted names of the modules used outside import statements, and of their parent packages."""
+    """Return the dotted names of the imports that the code uses, and of the modules or packages that contain them."""
     tree = ast.parse(source)
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     found = {dotted for alias, dotted in _aliases(tree).items() if alias in names}
@@ -125,7 +125,7 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 def _is_lookup(node: ast.AST) -> bool:
-    """A `getattr` whose attribute name is not a literal. Literal names are found by the check of strings."""
+    """Return whether the node is a `getattr` without a literal name. The check of strings finds literal names."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
         return len(node.args) < 2 or not isinstance(node.args[1], ast.Constant)
     return False

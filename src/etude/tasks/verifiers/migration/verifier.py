@@ -54,7 +54,8 @@ class MigrationVerifier:
 
     @property
     def sealed(self) -> bool:
-        """The check of the source runs outside the box and cannot be forged."""
+        """Whether the verdict is sealed. Only the tests decide this, because the check of the source runs outside the
+        box and cannot be forged."""
         return self._tests.sealed
 
     def protects(self, path: str) -> bool:

@@ -1,5 +1,5 @@
-"""Makes mutants of a Python module, copies with one small fault each, and stores those of a task in tests/mutants.json,
-which no agent sees.
+"""Makes mutants of a Python module: copies with one small fault each. A task's mutants are stored in
+tests/mutants.json, which no agent sees.
 
 A module always has the same mutants in the same order. Some may behave like the original, so only a run of a good test
 suite shows which mutants it can detect.

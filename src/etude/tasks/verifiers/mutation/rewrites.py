@@ -37,7 +37,7 @@ def rewritten(source: str, rng: random.Random) -> str:
 
 
 def _reordered(body: list[ast.stmt], rng: random.Random) -> list[ast.stmt]:
-    """Shuffle each run of adjacent functions, without those whose decorators or defaults may need earlier names."""
+    """Shuffle each run of adjacent functions. Functions with decorators or non-constant defaults stay in place."""
     found: list[ast.stmt] = []
     run: list[ast.stmt] = []
     for node in [*body, ast.Pass()]:

@@ -150,7 +150,7 @@ class _Runs:
 
 def chance(mutants: int, needed: int, others: int) -> float:
     """Return the probability that tests with random outcomes pass the task: that they fail on none of the `others` (the
-    library and its rewrites) and on at least `needed` mutants, at the rate that makes this most likely."""
+    library and its rewrites) and on at least `needed` mutants, at the failure rate that makes this most likely."""
 
     def at(rate: float) -> float:
         enough = (math.comb(mutants, n) * rate**n * (1 - rate) ** (mutants - n) for n in range(needed, mutants + 1))

@@ -13,7 +13,8 @@ _HIDING = re.compile(
     r"__\w+__ | breakpoint | compile | delattr | eval | exec | getattr | globals | locals | setattr | vars",
     re.VERBOSE,
 )
-"""Names that can hide code from the measures, such as `exec`, or call a function unmentioned, such as `getattr`."""
+"""Matches names that can hide code from the measures, such as `exec`, or call a function without naming it, such as
+`getattr`."""
 _USUAL = ("__name__", "__all__")
 _HARMLESS = frozenset(
     {"__future__", "bisect", "collections", "contextlib", "dataclasses", "enum", "functools", "heapq", "itertools"}
@@ -66,7 +67,7 @@ def _interface(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _signature(node: _Function | ast.ClassDef) -> str:
-    """Return a string that differs if the parameters, bases or decorators do, or if only one is async or documented."""
+    """Return a string that differs if the parameters, bases, decorators, `async` or presence of a docstring do."""
     marks = [ast.dump(decorator) for decorator in node.decorator_list]
     documented = ast.get_docstring(node) is not None
     if isinstance(node, ast.ClassDef):

@@ -35,7 +35,7 @@ class Measures:
     duplicated: int
     """Number of syntax tree nodes in repeated statements, without the first occurrence of each."""
     complexity: int
-    """Most decisions of a public function and all that it may call, plus the decisions outside functions."""
+    """Largest number of decisions in a public function and all it may call, plus those outside functions."""
     densest: int
     """Number of syntax tree nodes in the largest statement. Of a compound one, only the head counts."""
 

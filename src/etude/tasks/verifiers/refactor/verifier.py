@@ -35,7 +35,7 @@ class RefactorConfig(BaseModel):
     size: int = Field(gt=0)
     """Largest size, in syntax tree nodes, that the library may have after the change."""
     duplicated: int = Field(ge=0)
-    """Most syntax tree nodes that repeated statements may then have, without the first occurrence of each."""
+    """Maximum number of syntax tree nodes in repeated statements after the change, apart from first occurrences."""
 
 
 class RefactorVerifier:

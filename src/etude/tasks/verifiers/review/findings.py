@@ -32,7 +32,7 @@ class ReviewError(Exception):
 
 
 def read_review(listed: bytes | None, text: bytes | None) -> list[Finding]:
-    """Parse review.json (`listed`) or else REVIEW.md (`text`), whose other lines are ignored. Raises ReviewError."""
+    """Parse review.json (`listed`) or else REVIEW.md (`text`), where other lines are ignored. Raises ReviewError."""
     if len(listed or text or b"") > _MOST_BYTES:
         raise ReviewError(f"expected at most {_MOST_BYTES} bytes")
     if listed is not None:
@@ -63,7 +63,8 @@ def _path(text: str) -> str:
 
 
 def _split_example(text: str) -> tuple[str, str]:
-    """Split off the example: what the last pair of equally long runs of backticks encloses, paired from the left."""
+    """Split a finding's text into its description and its example: what the last pair of equally long runs of backticks
+    encloses. Runs are paired from the left."""
     ticks = [match.span() for match in _TICKS.finditer(text)]
     last: dict[int, int] = {}
     """Index of the last run of each length. A run can start a quotation only if a later one of its length ends it."""

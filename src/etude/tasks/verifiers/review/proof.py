@@ -96,7 +96,7 @@ def names_of(files: Mapping[str, str]) -> dict[str, frozenset[str]]:
 def problem_of_example(
     example: str, library: Mapping[str, frozenset[str]], leading: frozenset[str] = frozenset()
 ) -> str:
-    """Return why an example is invalid, or an empty string. It must use a name in `leading`, unless that is empty."""
+    """Return why an example is invalid, or "". An example must use a name in `leading`, unless that is empty."""
     if not example or len(example) > LONGEST:
         return "no example" if not example else f"longer than {LONGEST} letters"
     try:

@@ -66,7 +66,7 @@ def score_of(
 
 def chance_of_guess(places: int, defects: int, threshold: float) -> float:
     """Return the probability that random findings reach an F1 score of `threshold`, for the most favourable number of
-    findings. `places` is how many places the reviewed change touches; `defects` of these have a defect."""
+    findings. `places` is how many places the reviewed change touches; `defects` is how many of them have a defect."""
 
     def chance(marked: int) -> float:
         ways = 0

@@ -58,7 +58,8 @@ class Answer(BaseModel):
 
 
 class ImageProduct(Product):
-    """The image must contain the files in `folders`, and the commands in `answers` must print the given output."""
+    """A product of a Dockerfile's build. Its image must contain the files in `folders`, and the commands in `answers`
+    must print the given output."""
 
     arguments: dict[str, str] = {}
     """Values of the Dockerfile's build arguments (ARG) for this product, by argument name."""
@@ -95,8 +96,8 @@ class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
             return await self._build(product, context, Path(place))
 
     async def _build(self, product: ImageProduct, context: GradingContext, build_context: Path) -> Trial:
-        """Build a product's image and check it. The build has the variables of this grading's boxes. It has no cache,
-        because every step must really run."""
+        """Build a product's image and check it. The build has the environment variables of this grading's boxes. It has
+        no cache, because every step must really run."""
         if not isinstance(context.sandboxes, TriesBuilds):
             raise RequestRefused(
                 "dockerfile tasks need a sandbox that can try builds: set sandbox.mode to embedded, on this host"

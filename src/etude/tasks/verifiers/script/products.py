@@ -96,7 +96,7 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
 
     @abstractmethod
     async def try_product(self, product: _Product, context: GradingContext, change: Change) -> Trial:
-        """`change` is the agent's change with the product's files on top."""
+        """Run the build on one product. `change` is the agent's change with the product's files on top."""
 
     def invalid_reason(self, files: Mapping[str, bytes]) -> str:
         """Return why the files hold no valid build, or an empty string. Called before any box is created."""

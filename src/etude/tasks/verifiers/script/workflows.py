@@ -64,7 +64,7 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
         in bytes.
 
         All jobs have one wall-clock limit together. `share` is the wall-clock time of the earlier jobs, with the CPU
-        time that they were offered and used. In the returned result, it includes this job's.
+        time that they were offered and used. The share in the returned result includes this job's.
         """
         limits = Limits(memory_mb=self.config.memory_mb, cpu_seconds=self.config.seconds)
         log, name, done = b"", "", _NOTHING
@@ -82,7 +82,7 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
 
 @lru_cache(maxsize=16)
 def _parsed(workflow: bytes) -> tuple[Job, ...]:
-    """Cached, because a grading needs the jobs again for each product."""
+    """Return the jobs of a workflow. They are cached, because a grading needs them again for each product."""
     return tuple(parse_workflow(workflow))
 
 
