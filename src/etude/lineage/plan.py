@@ -27,7 +27,8 @@ _ROLLOUT_TOKENS = 0.7
 _TRIED_TOKENS = 0.5
 """Cost of sampling one rollout of an evaluation, relative to a forward and backward pass over a full context."""
 _ROLLOUT_GRADINGS, _TRIED_GRADINGS = 0.7, 1.0
-"""Gradings per rollout: in RL, where rollouts that made equal changes share one, and in an evaluation."""
+"""Average number of gradings per rollout: in RL, where rollouts that made equal changes share a grading; and in an
+evaluation, where each has its own."""
 _GATE_GRADINGS = 3.3
 """Gradings per gated task besides the tasks.gate_runs of its reference solution: an empty change, leaks, and the
 slowdown from keeping all cores busy."""

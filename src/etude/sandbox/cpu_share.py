@@ -1,10 +1,10 @@
 """Decides whether a timeout is the host's fault: the command wanted CPU time and did not get it.
 
-The host is blamed only if all three hold: some process waited for a CPU during most of the run; the run used most of
-the CPU time that the host offered it; and the CPU time it used was little. So a command is not excused if it sleeps
-until the timeout, or if it never ends although it had enough CPU time. A limit on CPU time needs no such check, since a
-command uses no CPU time while it waits for a CPU. One cheat remains: on an overloaded host, a command that computes at
-exactly the offered share turns its timeout into an error that blames the host.
+The host is blamed only if all three hold: some process waited for a CPU during most of the run; the command used most
+of the CPU time that the host offered it, so it did not sleep until the timeout; and that was still less than a command
+needs (ENOUGH_FRACTION). A limit on CPU time needs no such check, since a command uses no CPU time while it waits for a
+CPU. One cheat remains: on an overloaded host, a command that computes forever turns its timeout into an error that
+blames the host.
 """
 
 from __future__ import annotations

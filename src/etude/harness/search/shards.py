@@ -32,7 +32,7 @@ class Shard:
     rows: Packed
     """Row i consists of bit i of every file's signature; one byte has the bits of eight files."""
     files: Ids
-    """Ids of the files, in the order of their columns."""
+    """Ids of the shard's files. The i-th file's signature is column i of the bit matrix."""
 
     def may_hold(self, need: Need) -> Ids:
         """Return the ids of the shard's files that may meet `need`."""

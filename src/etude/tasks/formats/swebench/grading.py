@@ -30,7 +30,7 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """One row of the evidence file."""
+    """The result of grading one prediction; one row of the file `evidence` of `grade_predictions`."""
 
     instance_id: str
     model: str
