@@ -30,9 +30,9 @@ from etude.sandbox.options import Build, BuildOptions
 from etude.sandbox.served.channel import Channel
 
 _INIT_MB, _INIT_PROCESSES = 32, 4
-"""Memory in MB and number of processes that the container's limits add for init itself. The container may have twice the
-box's memory: its limit is only a last resort, against memory that no process maps. Init enforces the box's limit, since
-it can tell which command to end."""
+"""Memory in MB and number of processes that the container's limits add for init itself. The container may have twice
+the box's memory: its limit is only a last resort, against memory that no process maps. Init enforces the box's limit,
+since it can tell which command to end."""
 # Capabilities that init has briefly, to map the container's ids into its user namespace. Commands never have them.
 _RIGHTS = ["SETUID", "SETGID", "SETFCAP"]
 

@@ -15,8 +15,8 @@ class RunOutput:
     code: int
     """Exit code as reported by pid 1 of the box."""
     rows: bytes = b""
-    """All that was written to the descriptor for result rows. Each line should hold the run's nonce, a space and one row
-    as JSON; `read_rows` checks that."""
+    """All that was written to the descriptor for result rows. Each line should hold the run's nonce, a space and one
+    row as JSON; `read_rows` checks that."""
     report: bytes | None = None
     """Contents of the report file that the runner wrote at its end; None if there is no such file."""
     limit: str = ""
