@@ -26,7 +26,6 @@ from etude.sandbox import (
     Sandboxes,
 )
 
-
 LEAVE = b"""
 import ctypes, os, sys, time
 libc = ctypes.CDLL(None)

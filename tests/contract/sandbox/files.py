@@ -9,7 +9,6 @@ from tests.contract.sandbox.support import FILES, in_a_box, ok
 
 from etude.sandbox import Box, RequestRefused, SandboxError
 
-
 OF_THE_PATH = (RequestRefused, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
@@ -36,8 +35,9 @@ class FileCases:
         """Whatever a process makes of a path, who asks for it is told about the path, and the box lives on."""
         long = "x" * 300
         made = (
-            f"ln -s {long} long; ln -s loop loop; ln -s long chain; ln -s calc.py/x through; mkfifo pipe; mkdir locked; "
-            "echo x >locked/file; echo x >shut; chmod 0 shut locked; ln -s /proc/self/mem mem; ln -s /dev/null null"
+            f"ln -s {long} long; ln -s loop loop; ln -s long chain; ln -s calc.py/x through; mkfifo pipe; "
+            "mkdir locked; echo x >locked/file; echo x >shut; chmod 0 shut locked; "
+            "ln -s /proc/self/mem mem; ln -s /dev/null null"
         )
         ok(await box.exec(made, timeout=5))
         paths = ["long", "loop", "chain", "through", "pipe", "locked/file", "shut", "mem", "null", "calc.py/x", long]

@@ -31,7 +31,9 @@ def find_left(is_alive: Callable[[int], bool] | None) -> list[Left]:
         if is_alive is None or not (attached or is_alive(creator)):
             left.append((_libc.shmctl, number, _HEAD.unpack_from(facts)[3]))
     if is_alive is None:
-        left += [(_libc.msgctl, number, _HEAD.unpack_from(facts)[3]) for number, facts in _each(_libc.msgctl, 12, 13, 0)]
+        left += [
+            (_libc.msgctl, number, _HEAD.unpack_from(facts)[3]) for number, facts in _each(_libc.msgctl, 12, 13, 0)
+        ]
         left += [(_semctl, number, _HEAD.unpack_from(facts)[3]) for number, facts in _each(_semctl, 19, 20, 28)]
     return left
 
