@@ -25,7 +25,7 @@ def find_left(is_alive: Callable[[int], bool] | None) -> list[Left]:
     """Return the objects that no process uses any more. With None, no process of the box is left, so that is all of
     them. Otherwise `is_alive` tells whether a pid is: segments that nobody has attached and whose creator has ended are
     returned. Queues and semaphores do not tell who uses them, and wait for the last command."""
-    left = []
+    left: list[Left] = []
     for number, facts in _each(_libc.shmctl, 14, 15, 0):  # SHM_INFO, SHM_STAT_ANY
         creator, _, attached = _SEGMENT_USERS.unpack_from(facts, _SEGMENT_USERS_AT)
         if is_alive is None or not (attached or is_alive(creator)):
