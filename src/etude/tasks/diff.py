@@ -133,7 +133,7 @@ class _Lines:
 def _with_git_header(lines: _Lines, bounds: Bounds) -> FilePatch | None:
     """Parse the patch of one file that begins with a `diff --git` header. Only such a header can set a file's mode, or
     create or delete an empty file. Return None if nothing changes."""
-    names = re.fullmatch(r"diff --git a/(.+) b/\1", lines.next())
+    name = _named_twice(lines.next().removeprefix("diff --git "))
     modes: dict[str, str] = {}
     while (line := lines.peek()) is not None and not line.startswith(("--- ", "diff --git ")):
         if match := _MODE.fullmatch(line):
@@ -141,9 +141,9 @@ def _with_git_header(lines: _Lines, bounds: Bounds) -> FilePatch | None:
         elif not _INDEX.fullmatch(line):
             raise DiffError(f"line {lines.at + 1}: only plain text files may change, found {line[:60]!r}")
         lines.next()
-    if names is None:
+    if not name:
         raise DiffError(f"line {lines.at}: expected a git header that names one file")
-    path = _path(f"a/{names[1]}", "a/", bounds)
+    path = _path(f"a/{name}", "a/", bounds)
     mode = modes.get("new file mode") or modes.get("new mode", "")
     if {f"--- a/{path}", f"+++ b/{path}"} & {line, lines.peek(1)}:
         patch = _file(lines, bounds)
@@ -160,6 +160,12 @@ def _with_git_header(lines: _Lines, bounds: Bounds) -> FilePatch | None:
     if "new file mode" in modes:
         return FilePatch(None, path, mode=mode)
     return FilePatch(path, path, mode=mode) if mode else None
+
+
+def _named_twice(names: str) -> str:
+    """Return NAME of "a/NAME b/NAME", or an empty string if the text is not of this form."""
+    name = names[2 : (len(names) - 1) // 2]
+    return name if names == f"a/{name} b/{name}" else ""
 
 
 def _file(lines: _Lines, bounds: Bounds) -> FilePatch:

@@ -3,11 +3,15 @@ fresh boxes.
 
 It trusts nothing that the agent could touch. An infrastructure fault gives the judgement `error`, never `fail`. A diff
 that cannot be applied, or code that kills or outlasts its verifier, is the agent's fault and gives `fail`.
+
+Invariant: what the agent controls cannot decide that a grading ends in `error`. When one does, the reference solution
+is graded in the same circumstances. Only if that ends in `error` too is it the infrastructure's fault.
 """
 
 from __future__ import annotations
 
 import asyncio
+import traceback
 from dataclasses import dataclass, replace
 
 from etude.harness.workspaces.result_cache import Memo
@@ -15,14 +19,18 @@ from etude.sandbox.contract import Feature, SandboxError, Sandboxes, SandboxUnav
 from etude.tasks.change import Change
 from etude.tasks.conditions import USUAL, Conditions
 from etude.tasks.diff import DiffError
-from etude.tasks.directory import gated_digest, stamp_of, task_digest
+from etude.tasks.directory import REFERENCE_DIFF, gated_digest, stamp_of, task_digest
 from etude.tasks.environment import Environments, Prepared
 from etude.tasks.limits import with_measured_limits
 from etude.tasks.task import Task, TaskError
-from etude.tasks.verdict import Judgement, Verdict
+from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers import GradingContext, Verifier, open_verifier
 
 MOST_VERDICTS = 50_000
+REPEATS = 2
+"""Times that a grading which ended in an error is repeated, with the reference graded before each, until the change is
+blamed. A host that loses one box in a hundred for no reason thus blames one change in a million."""
+_LONGEST_REASON, _LONGEST_LOG = 1000, 4000
 
 
 @dataclass(slots=True)
@@ -102,20 +110,55 @@ class Grader:
         return await self._loaded.get((f"{task.directory} {task.id}", stamp), make)
 
     async def _run(self, loaded: _LoadedTask, change: Change, conditions: Conditions) -> Verdict:
+        verdict, bug = await self._examined(loaded, change, conditions)
+        if _may_be_blamed(verdict):
+            verdict = await self._blamed(loaded, change, conditions, verdict, bug)
+        if verdict.judgement is Judgement.ERROR:
+            return verdict
+        try:
+            sealed = loaded.verifier.sealed and await self._is_sealed(loaded)
+        except (TaskError, SandboxError, OSError) as error:
+            return Verdict(Judgement.ERROR, f"the environment cannot be searched: {type(error).__name__}: {error}")
+        return replace(verdict, evidence=replace(verdict.evidence, sealed=sealed))
+
+    async def _examined(
+        self, loaded: _LoadedTask, change: Change, conditions: Conditions
+    ) -> tuple[Verdict, Exception | None]:
+        """Let the verifier examine the change once. Whatever it raises becomes an `error`. What it is not allowed to
+        raise is returned too: either our bug, or caused by what the change made us read."""
         context = GradingContext(
             loaded.task, self.sandboxes, loaded.pristine, change, conditions, proofs=self.environments.proofs
         )
         try:
             verdict = await loaded.verifier.examine(context)
-        except (SandboxError, OSError) as error:
-            return Verdict(Judgement.ERROR, f"the box failed: {type(error).__name__}: {error}")
-        self.stats.graded += 1
-        try:
-            sealed = loaded.verifier.sealed and await self._is_sealed(loaded)
         except (TaskError, SandboxError, OSError) as error:
-            return Verdict(Judgement.ERROR, f"the environment cannot be searched: {type(error).__name__}: {error}")
+            return _plain(Verdict(Judgement.ERROR, f"the box failed: {type(error).__name__}: {error}")), None
+        except Exception as error:  # noqa: BLE001  # `_blamed` finds out whose fault it is.
+            log = "".join(traceback.format_exception(error))
+            reason = f"the verifier failed: {type(error).__name__}: {error}"
+            return _plain(Verdict(Judgement.ERROR, reason, Evidence(log=log))), error
+        self.stats.graded += 1
         cpu = max(context.cpu_seconds, default=0.0)
-        return replace(verdict, evidence=replace(verdict.evidence, sealed=sealed, cpu_seconds=cpu))
+        return _plain(replace(verdict, evidence=replace(verdict.evidence, cpu_seconds=cpu))), None
+
+    async def _blamed(
+        self, loaded: _LoadedTask, change: Change, conditions: Conditions, verdict: Verdict, bug: Exception | None
+    ) -> Verdict:
+        """Return the verdict on a change whose grading ended in an error: that error, if the reference does not get a
+        verdict either; the verdict of a repetition, if there is one; else `fail`. A bug of ours is raised."""
+        reference = await asyncio.to_thread(_reference_change, loaded)
+        for _ in range(REPEATS):
+            control = verdict
+            if change.digest != reference.digest:
+                control = (await self._examined(loaded, reference, conditions))[0]
+            if control.judgement is Judgement.ERROR:
+                if bug is not None:
+                    raise bug
+                return verdict
+            verdict, bug = await self._examined(loaded, change, conditions)
+            if not _may_be_blamed(verdict):
+                return verdict
+        return replace(verdict, judgement=Judgement.FAIL, reason=f"only this change cannot be graded: {verdict.reason}")
 
     async def _is_sealed(self, loaded: _LoadedTask) -> bool:
         """Return whether a verdict on this task is safe against an agent that knows the grader's source: boxes have a
@@ -126,3 +169,36 @@ class Grader:
 
         second = Feature.SECOND_USER in self.sandboxes.features
         return second and not await self._base_shows.get(loaded.gated, base_is_clean)
+
+
+def _may_be_blamed(verdict: Verdict) -> bool:
+    """Return whether an error may be the change's doing. An expired clock was already found to be the host's."""
+    return verdict.judgement is Judgement.ERROR and not verdict.evidence.timed_out
+
+
+def _reference_change(loaded: _LoadedTask) -> Change:
+    """Return the reference solution's change, or the empty change if the task has no usable reference."""
+    try:
+        diff = (loaded.task.directory / REFERENCE_DIFF).read_text(encoding="utf-8")
+        return loaded.pristine.change(diff, loaded.verifier.protects)
+    except (OSError, UnicodeDecodeError, DiffError):
+        return Change()
+
+
+def _plain(verdict: Verdict) -> Verdict:
+    """Return the verdict with texts that can be stored and shown: names and output of the code under test may hold half
+    characters, and be of any length."""
+    evidence = verdict.evidence
+    return replace(
+        verdict,
+        reason=_text(verdict.reason)[:_LONGEST_REASON],
+        evidence=replace(
+            evidence,
+            log=_text(evidence.log)[-_LONGEST_LOG:],
+            failed_tests=tuple(_text(name)[:_LONGEST_REASON] for name in evidence.failed_tests),
+        ),
+    )
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

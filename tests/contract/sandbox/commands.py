@@ -26,6 +26,18 @@ from etude.sandbox import (
     Sandboxes,
 )
 
+LEAVE = b"""
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None)
+made = libc.shmget(0, 4096, 0o1600), libc.msgget(0, 0o1600), libc.semget(0, 3, 0o1600)
+assert min(made) >= 0, made
+print('made', flush=True)
+if sys.argv[1:]:
+    open('ready', 'w').close()
+    while not os.path.exists('go'):
+        time.sleep(0.02)
+"""
+
 
 class CommandCases:
     @in_a_box()
@@ -89,6 +101,23 @@ class CommandCases:
         assert (result.code, result.timed_out) == (3, False)
         assert result.seconds < 30, "nobody waited for the sleepers"
         assert await processes_in(box) == []
+
+    @in_a_box(needs=Feature.ISOLATED)
+    async def test_shared_memory_ends_with_the_processes_that_use_it(self, box: Box) -> None:
+        await box.write_file("leave.py", LEAVE)
+        count = "cat /proc/sysvipc/$0 | grep -vc key"
+        made = await box.exec(["python", "leave.py"], timeout=20)
+        assert made.stdout == b"made\n", made
+        assert (await box.exec(["sh", "-c", count, "*"], timeout=5)).stdout == b"0\n"
+        long = await under_way(box, "exec python leave.py until go")
+        while b"ready" not in (await box.exec("ls; cat /proc/sysvipc/shm", timeout=5)).stdout:
+            pass
+        assert (await box.exec(["python", "leave.py"], timeout=20)).stdout == b"made\n"
+        kept = await box.exec(["sh", "-c", count, "shm"], timeout=5)
+        assert kept.stdout in (b"0\n", b"1\n"), "the running command's own, where commands share them at all"
+        await box.write_file("go", b"")
+        await long
+        assert (await box.exec(["sh", "-c", count, "*"], timeout=5)).stdout == b"0\n"
 
     @in_a_box()
     async def test_concurrent_commands_end_only_their_own(self, box: Box) -> None:

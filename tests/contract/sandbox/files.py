@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from tests.contract.sandbox.support import FILES, in_a_box, ok
 
 from etude.sandbox import Box, RequestRefused, SandboxError
+
+OF_THE_PATH = (RequestRefused, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
 class FileCases:
@@ -25,6 +29,36 @@ class FileCases:
         await box.exec("touch \"$(printf 'odd\\377 name')\"; ln -s /etc etc", timeout=5)
         assert "odd\udcff name" in await box.list_files()
         assert not any(name.startswith("etc/") for name in await box.list_files())
+
+    @in_a_box()
+    async def test_no_path_in_a_box_is_a_failure_of_the_sandbox(self, box: Box) -> None:
+        """Whatever a process makes of a path, who asks for it is told about the path, and the box lives on."""
+        long = "x" * 300
+        made = (
+            f"ln -s {long} long; ln -s loop loop; ln -s long chain; ln -s calc.py/x through; mkfifo pipe; "
+            "mkdir locked; echo x >locked/file; echo x >shut; chmod 0 shut locked; "
+            "ln -s /proc/self/mem mem; ln -s /dev/null null"
+        )
+        ok(await box.exec(made, timeout=5))
+        paths = ["long", "loop", "chain", "through", "pipe", "locked/file", "shut", "mem", "null", "calc.py/x", long]
+        paths += [
+            "x/" * 3000,
+            f"pkg/{long}",
+            "/proc/1/mem",
+            "/dev/zero",
+            "\ud800",
+            "a\0b",
+            ".",
+            "pkg",
+            "run.sh/../long",
+        ]
+        for path in paths:
+            for ask in (box.read_file, box.list_files, box.read_tree):
+                with contextlib.suppress(*OF_THE_PATH):
+                    await ask(path)
+            with contextlib.suppress(*OF_THE_PATH):
+                await box.write_file(f"{path}/below", b"")
+        assert await box.read_file("calc.py") == FILES["calc.py"]
 
     @in_a_box()
     async def test_a_layout_tells_names_kinds_modes_and_links_and_nothing_else(self, box: Box) -> None:

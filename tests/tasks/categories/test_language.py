@@ -19,6 +19,15 @@ class RunsTest(unittest.TestCase):
         super().setUp()
         self._texts = ["a", "bb"]
 
+    @classmethod
+    def setUpClass(cls):
+        cls.longest = 3
+
+    def test_of_names_that_test_cases_have(self):
+        run, debug, fail = runs.encode("aa"), 1, [number for number in range(self.longest)]
+        self.addCleanup(fail.clear)
+        self.assertEqual(run, "2a")
+
     def test_it(self):
         for text in self._texts:
             with self.subTest(text=text):
@@ -79,6 +88,26 @@ def test_an_honest_suite_is_of_the_language() -> None:
         "class A(metaclass=B): pass",
         "match f:\n    case object(__code__=c): pass",
         "def t(self): self.addTypeEqualityFunc(str, 'x')",
+        "def t(self): self.defaultTestResult()",
+        "def t(self):\n    other = self\n    other.run()",
+        "T('test_it').run()",
+        "T.defaultTestResult",
+        "def t(self): super().run()",
+        "def t(self): self._addExpectedFailure",
+        "def t(self): self._cleanups",
+        "class T(TestCase):\n    def run(self, result): result.errors",
+        "class M:\n    def run(self, result): result.errors\nclass T(M, TestCase): pass",
+        "class T(TestCase):\n    run = f",
+        "class T(TestCase):\n    for run in [f]: pass",
+        "class T(TestCase):\n    import runs as run",
+        "class T(TestCase):\n    x = [run := f]",
+        "class T(TestCase):\n    class run: pass",
+        "class T(TestCase):\n    match f:\n        case run: pass",
+        "class T(TestCase):\n    def defaultTestResult(self): pass",
+        "class T(TestCase):\n    def _callTestMethod(self, method): pass",
+        "def t(self):\n    with self.assertLogs() as caught: pass",
+        "def t(self):\n    with self.assertWarns(Warning) as caught: pass",
+        "def t(cls): cls.run = f",
         "hash(f)",
         "__builtins__",
         "def f(:",

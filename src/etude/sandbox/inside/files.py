@@ -8,6 +8,7 @@ root. Only regular files are read or written, and no call blocks on a pipe or a 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -17,6 +18,17 @@ from etude.sandbox.inside import kernel
 MAX_LISTED, MAX_DEPTH = 100_000, 500
 
 
+OF_THE_PATH = frozenset(
+    (
+        errno.EBUSY, errno.EEXIST, errno.EFBIG, errno.EINVAL, errno.ELOOP, errno.EMLINK, errno.ENAMETOOLONG,
+        errno.ENODEV, errno.ENOTEMPTY, errno.ENXIO, errno.EOPNOTSUPP, errno.EOVERFLOW, errno.EROFS, errno.ETXTBSY,
+        errno.EXDEV,
+    )
+)  # fmt: skip
+"""Errors that only say what a path is, or where it leads, as processes of the box have made it. A request that meets
+one is refused. (Missing files, folders and permissions have exceptions of their own.)"""
+
+
 class Refused(Exception):
     """A request breaks a rule of the box, for example with a path outside the workdir."""
 
@@ -24,7 +36,7 @@ class Refused(Exception):
 @contextlib.contextmanager
 def _base_of(workdir: str, path: str) -> Iterator[tuple[int, str, int]]:
     """Yield what openat2 needs: the folder to resolve from, the path relative to it, and the resolve flag."""
-    if not path or "\0" in path:
+    if not _is_path(path):
         raise Refused(f"{path!r} is not a path")
     absolute = path.startswith("/")
     base = os.open("/" if absolute else workdir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -32,6 +44,13 @@ def _base_of(workdir: str, path: str) -> Iterator[tuple[int, str, int]]:
         yield base, path.lstrip("/") or ".", kernel.RESOLVE_IN_ROOT if absolute else kernel.RESOLVE_BENEATH
     finally:
         os.close(base)
+
+
+def _is_path(path: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(path) and path != ""
+    except UnicodeEncodeError:  # Half of a surrogate pair.
+        return False
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from etude.sandbox.inside import files, kernel, moving, processes, spawn, trees, wire
+from etude.sandbox.inside import files, kernel, moving, processes, spawn, sysv, trees, wire
 from etude.sandbox.inside.background import Background, PendingPoll
 from etude.sandbox.inside.command import Command
 from etude.sandbox.inside.events import Events
@@ -167,8 +167,11 @@ class Init:
         except files.Refused as refusal:
             self.send({"ticket": ticket, "error": str(refusal), "kind": "refused"})
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            kind = "disk_full" if full else errno.errorcode.get(error.errno or 0, "EIO")
+            kind = errno.errorcode.get(error.errno or 0, "EIO")
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                kind = "disk_full"
+            elif error.errno in files.OF_THE_PATH and "path" in header:
+                kind = "refused"
             self.send({"ticket": ticket, "error": error.strerror or str(error), "kind": kind})
 
     def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
@@ -381,6 +384,7 @@ class Init:
             return
         del self.commands[command.number]
         retry_on_enomem(lambda: self.kill_descendants(command))
+        self.remove_left_memory()
         if os.waitstatus_to_exitcode(status) in (-signal.SIGKILL, 128 + signal.SIGKILL) and self.memory.oom_killed():
             command.limit = command.limit or "memory"
         command.finish(status)
@@ -393,6 +397,14 @@ class Init:
         else:
             processes.signal_all(signal.SIGKILL)
             processes.reap_all()
+
+    def remove_left_memory(self) -> None:
+        """Remove System V objects, which have outlived the processes that just ended."""
+        if left := sysv.find_left(processes.is_there if self.commands else None):
+            try:
+                sysv.remove(left, self.identity.become)
+            finally:
+                self.identity.restore()
 
     # -- limits
 

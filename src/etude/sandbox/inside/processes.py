@@ -61,6 +61,10 @@ def _threads(pid: int) -> list[str]:
         return []
 
 
+def is_there(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
+
+
 def mark_of(pid: int) -> str:
     """Return the process's UTS namespace, which shows to which command it belongs; "" if it is dead."""
     return _mark_at(f"/proc/{pid}") or next(filter(None, map(_mark_at, _threads(pid))), "")
@@ -124,7 +128,7 @@ def _kill_stopped(stopped: set[int], to_kill: Callable[[int], bool], own: set[in
 def _reaped(pid: int) -> bool:
     with contextlib.suppress(ChildProcessError):  # Its parent still lives. When the parent dies, it becomes our child.
         os.waitpid(pid, os.WNOHANG)
-    return not os.path.exists(f"/proc/{pid}")
+    return not is_there(pid)
 
 
 def _wait_for(condition: Callable[[], bool], patience: float = 5.0) -> bool:

@@ -56,6 +56,12 @@ class Identity:
         if self.many_ids:
             kernel.act_as(0, 0)
 
+    def become(self, uid: int) -> None:
+        """Take the effective user id, without root's rights, until the next `become` or `restore`."""
+        if self.many_ids:
+            os.seteuid(0)
+            os.seteuid(uid)
+
     def assume(self, user: User) -> None:
         """Become the given user, but keep 0 as the saved ids, which allows the return to root."""
         if self.many_ids:

@@ -22,6 +22,7 @@ from etude.sandbox.contract import (
     ExecResult,
     Process,
     RequestRefused,
+    SandboxError,
     SandboxLost,
 )
 from etude.sandbox.cpu_share import ShareMeter
@@ -213,6 +214,10 @@ class FolderBox:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(f"box {self.id}: the host's disk is full") from error
+            if error.errno in files.OF_THE_PATH:
+                raise RequestRefused(f"box {self.id}: {path[:200]}: {error.strerror}") from None
+            if not isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError | PermissionError):
+                raise SandboxError(f"box {self.id}: {error}") from error
             raise
 
     async def stats(self) -> BoxStats:

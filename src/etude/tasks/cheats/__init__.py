@@ -12,7 +12,7 @@ from etude.tasks.cheats.toml_cheats import read_cheats
 
 _FILES = (
     "history", "surface", "machine", "diffs", "endings", "answers", "forgers", "node_forgers", "scripts", "builds",
-    "kinds",
+    "kinds", "blame",
 )  # fmt: skip
 CHEATS: dict[str, Cheat] = {found.name: found for file in _FILES for found in read_cheats(file, vars(computed))}
 

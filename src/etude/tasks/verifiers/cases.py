@@ -21,6 +21,7 @@ from etude.tasks.protected_files import is_protected
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import GradingContext
+from etude.tasks.verifiers.untrusted_json import parse_untrusted, texts_by_name
 
 FILE = "tests/cases.json"
 RUNNER = (resources.files("etude.tasks.box") / "run_cases.py").read_text(encoding="utf-8")
@@ -95,13 +96,15 @@ def judge(
     if not reports:
         return verdict(Judgement.FAIL, f"the code terminated the verifier (exit code {result.code})")
     try:
-        report = json.loads(reports[0])
-        rows = [(identity, outcome) for identity, outcome in report["rows"]]
+        report = parse_untrusted(reports[0], LIMITS.output_bytes)
+        rows = [(identity, texts_by_name(outcome)) for identity, outcome in report["rows"]]
         named = {identity: outcome.get("value") for identity, outcome in rows}
         status, reported_nonce = report["status"], report["nonce"]
-    except (ValueError, KeyError, TypeError, AttributeError):
+        plain = isinstance(reported_nonce, str) and (status is None or type(status) is int)
+    except (ValueError, KeyError, TypeError):
         return verdict(Judgement.SUSPECT, "the report is not one that the runner writes")
-    if len(reports) > 1 or reported_nonce != nonce or len(named) != len(rows) or named.keys() - {c.id for c in cases}:
+    known = {case.id for case in cases}
+    if len(reports) > 1 or not plain or reported_nonce != nonce or len(named) != len(rows) or named.keys() - known:
         return verdict(Judgement.SUSPECT, "the report was tampered with")
     failed = tuple(case.id for case in cases if named.get(case.id) != case.expected)
     passed = len(cases) - len(failed)

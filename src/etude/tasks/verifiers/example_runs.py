@@ -17,6 +17,7 @@ from etude.tasks.box.run_examples import REPORT
 from etude.tasks.change import Change
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import GradingContext
+from etude.tasks.verifiers.untrusted_json import parse_untrusted
 
 RUNNER = (resources.files("etude.tasks.box") / "run_examples.py").read_text(encoding="utf-8")
 SECONDS = 2
@@ -54,9 +55,10 @@ async def run_examples(
         log = done.stderr[-2000:].decode("utf-8", "replace")
         return Verdict(Judgement.ERROR, f"the examples were not run (exit code {done.code})", Evidence(log=log))
     try:
-        report = json.loads(reports[0])
+        report = parse_untrusted(reports[0], LIMITS.output_bytes)
         found: list[list[object]] = report["runs"]
-        if report["nonce"] != nonce or len(found) != len(runs):
+        ours = isinstance(report["nonce"], str) and report["nonce"] == nonce
+        if not ours or len(found) != len(runs) or not all(isinstance(outcomes, list) for outcomes in found):
             raise ValueError("not the report of this run")
     except (ValueError, KeyError, TypeError) as error:
         return Verdict(Judgement.SUSPECT, f"the report was tampered with: {error}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import re
+import unittest
 from collections.abc import Iterator, Mapping
 
 _Found = Iterator[tuple[ast.AST, str]]
@@ -41,10 +42,32 @@ _INTERNAL_ATTRIBUTES = re.compile(r"__.*|(f|co|tb|gi|cr|ag)_.*")
 """Attributes that lead from a value to its code: dunder names; those of frames, code, tracebacks and generators."""
 _REFUSED = re.compile(
     r"""_.* | format | format_map | mro | today | now | utcnow | fromtimestamp
-    | loadTests.* | addTypeEqualityFunc""",
+    | loadTests.*""",
     re.VERBOSE,
 )
 """Other forbidden attributes: private names, `mro`, clocks, and functions that look up an attribute by a string."""
+_OF_TEST_CASE = frozenset(
+    name
+    for name in (*dir(unittest.TestCase()), "_feedErrorsToResult", "_addSkip", "_addDuration")
+    if not name.startswith("__")
+)
+_FIXTURES, _USABLE = (
+    frozenset(words.split())
+    for words in (
+        "setUp tearDown setUpClass tearDownClass maxDiff longMessage failureException id shortDescription",
+        """
+        setUp tearDown setUpClass tearDownClass maxDiff longMessage failureException id shortDescription
+        assertAlmostEqual assertCountEqual assertDictEqual assertEqual assertFalse assertGreater assertGreaterEqual
+        assertIn assertIs assertIsInstance assertIsNone assertIsNot assertIsNotNone assertLess assertLessEqual
+        assertListEqual assertMultiLineEqual assertNotAlmostEqual assertNotEqual assertNotIn assertNotIsInstance
+        assertNotRegex assertRaises assertRaisesRegex assertRegex assertSequenceEqual assertSetEqual assertTrue
+        assertTupleEqual addCleanup addClassCleanup countTestCases debug doCleanups enterClassContext enterContext
+        fail skipTest subTest
+        """,
+    )
+)
+"""What a class may define, and what may be used, of what TestCase has. The rest gives or takes results, which hold the
+source lines of tracebacks (`run`, `defaultTestResult`), or tells lines of the library (`assertLogs`, `assertWarns`)."""
 _SELF_NAMES = frozenset(("self", "cls"))
 _PLAIN = re.compile(r"(?:[^{}]|\{\{|\}\}|\{\w*(?:![rsa])?(?::[^{}]*)?\})*")
 """Matches a format string without attribute or item access."""
@@ -125,17 +148,41 @@ def _forbidden_names(node: ast.AST) -> _Found:
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         if _NAMES.fullmatch(node.name) and node.name != "__init__":
             yield node, f"{node.name} may not be defined"
-        if isinstance(node, ast.ClassDef) and node.keywords:
-            yield node, "a class may have no keywords"
+        if isinstance(node, ast.ClassDef):
+            if node.keywords:
+                yield node, "a class may have no keywords"
+            for name in sorted(_class_level_names(node) & (_OF_TEST_CASE - _FIXTURES)):
+                yield node, f"{name} may not be defined in a class"
     elif isinstance(node, ast.MatchClass):
         for name in node.kwd_attrs:
             if _INTERNAL_ATTRIBUTES.fullmatch(name) or _REFUSED.fullmatch(name):
                 yield node, f"{name} may not be matched"
 
 
+def _class_level_names(node: ast.ClassDef) -> set[str]:
+    """Return the names that a class's body binds as attributes of the class, however it does so."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = list(node.body)
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(part.name)
+            continue  # Names below it are not the class's.
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+            found.add(part.id)
+        elif isinstance(part, ast.alias):
+            found.add((part.asname or part.name).partition(".")[0])
+        elif isinstance(part, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and part.name:
+            found.add(part.name)
+        elif isinstance(part, ast.MatchMapping) and part.rest:
+            found.add(part.rest)
+        waiting.extend(ast.iter_child_nodes(part))
+    return found
+
+
 def _harmless(node: ast.Attribute) -> bool:
     base = node.value
-    if _INTERNAL_ATTRIBUTES.fullmatch(node.attr):
+    if _INTERNAL_ATTRIBUTES.fullmatch(node.attr) or node.attr in _OF_TEST_CASE - _USABLE:
         return False
     if isinstance(base, ast.Name) and base.id in _SELF_NAMES and node.attr.startswith("_"):
         # A test may use private attributes of `self` and `cls`, except those that unittest uses.

@@ -36,18 +36,18 @@ OUTCOMES = {
 
 @pytest.mark.parametrize("parser", LOGS)
 def test_what_runners_print_is_read_back(parser: str) -> None:
-    assert read_log(parser, LOGS[parser]) == OUTCOMES[parser]
+    assert read_log(parser, LOGS[parser].encode()) == OUTCOMES[parser]
 
 
 def test_of_two_words_the_worse_counts() -> None:
-    assert read_log("parse_log_cargo", "test a ... ok\ntest a ... FAILED\ntest a ... ok\n") == {"a": FAILED}
-    assert read_log("parse_log_cargo", "test a ... ok\ntest a ... ignored\n") == {"a": SKIPPED}
+    assert read_log("parse_log_cargo", b"test a ... ok\ntest a ... FAILED\ntest a ... ok\n") == {"a": FAILED}
+    assert read_log("parse_log_cargo", b"test a ... ok\ntest a ... ignored\n") == {"a": SKIPPED}
 
 
 @pytest.mark.parametrize("parser", PARSERS)
 @settings(max_examples=25)
-@given(log=st.text())
-def test_no_log_breaks_a_reader(parser: str, log: str) -> None:
+@given(log=st.one_of(st.binary(), st.text().map(lambda text: text.encode("utf-8", "surrogatepass"))))
+def test_no_log_breaks_a_reader(parser: str, log: bytes) -> None:
     assert set(read_log(parser, log).values()) <= {PASSED, FAILED, SKIPPED}
 
 

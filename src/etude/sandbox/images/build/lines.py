@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from etude.sandbox.contract import ImageError
 from etude.sandbox.images.build.variables import expand, split_words
 
-_DIRECTIVE = re.compile(r"#\s*([a-zA-Z][a-zA-Z0-9]*)\s*=\s*(.+?)\s*")
+_DIRECTIVE = re.compile(r"#\s*([a-zA-Z][a-zA-Z0-9]*)\s*=\s*(.+)")
+"""Matches a line without white space at its end."""
 _SYNTAX = re.compile(r"(docker\.io/)?docker/dockerfile:1(\.\d+){0,2}")
 _OPENING = re.compile(r"\d*<<(-?)([^<-][^<]*)")
 _WITH_HEREDOCS = {"RUN", "COPY", "ADD"}

@@ -1,4 +1,8 @@
-"""File name patterns of COPY and .dockerignore: * ? [a-z] [^a] match within one name, ** across names."""
+"""File name patterns of COPY and .dockerignore: * ? [a-z] [^a] match within one name, ** across names.
+
+Patterns and names may be hostile, so matching takes time in proportion to the name's length: where another * follows in
+the same name, the first place that fits is taken for good.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,11 @@ import re
 from dataclasses import dataclass
 
 _SPECIAL = re.compile(r"[*?\[\\]")
+_MOST_ACROSS = 2
+"""Most uses of ** in one pattern: each multiplies the places to try."""
+
+
+_STAR, _REST, _FOLDERS = "[^/]*", ".*", "(?:.*/)?"
 
 
 def is_pattern(text: str) -> bool:
@@ -15,16 +24,17 @@ def is_pattern(text: str) -> bool:
 
 def compile_pattern(pattern: str, *, across: bool = False) -> re.Pattern[str]:
     """Compile a pattern for whole paths. ** is special only if `across`. Raises ValueError for a bad pattern."""
-    parts, at = [], 0
+    parts: list[str] = []
+    at = 0
     while at < len(pattern):
         char = pattern[at]
         at += 1
         if char == "*":
             if across and pattern.startswith("*", at):
-                at = re.compile(r"\*+/?").match(pattern, at).end()  # type: ignore[union-attr]
-                parts.append(".*" if at == len(pattern) else "(?:.*/)?")
-            else:
-                parts.append("[^/]*")
+                at = re.compile(r"\*+/?(?:\*\*+/)*").match(pattern, at).end()  # type: ignore[union-attr]
+                parts.append(_REST if at == len(pattern) else _FOLDERS)
+            elif parts[-1:] != [_STAR]:
+                parts.append(_STAR)
         elif char == "?":
             parts.append("[^/]")
         elif char == "[":
@@ -37,7 +47,25 @@ def compile_pattern(pattern: str, *, across: bool = False) -> re.Pattern[str]:
             at += 1
         else:
             parts.append(re.escape(char))
-    return re.compile("".join(parts), re.DOTALL)
+    if parts.count(_FOLDERS) > _MOST_ACROSS:
+        raise ValueError(f"pattern {pattern!r}: ** may be used {_MOST_ACROSS} times")
+    return re.compile("".join(_without_retries(parts)), re.DOTALL)
+
+
+def _without_retries(parts: list[str]) -> list[str]:
+    """Make a * and what follows it an atomic group, if another * follows in the same name."""
+    found: list[str] = []
+    at = 0
+    while at < len(parts):
+        end = at + 1
+        while end < len(parts) and parts[end] not in (_STAR, _REST, _FOLDERS, "/"):
+            end += 1
+        if parts[at] == _STAR and parts[end : end + 1] == [_STAR]:
+            found.append(f"(?>[^/]*?{''.join(parts[at + 1 : end])})")
+        else:
+            found += parts[at:end]
+        at = end
+    return found
 
 
 def _one_of(pattern: str, at: int) -> tuple[str, int]:

@@ -2,7 +2,7 @@
 and similar).
 
 The rules are a subset of a shell's: single quotes keep everything, double quotes keep spaces, and nothing is executed.
-Errors are raised as ValueError.
+Errors are raised as ValueError. A Dockerfile may be hostile, so variables that double each other end at MOST_EXPANDED.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ from collections.abc import Mapping
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-]")
 _END = ""
 _DEEPEST = 40
+MOST_EXPANDED = 16 << 10
+"""Most characters that variables may add to one text."""
+_LONGEST_TRIMMED = 512
+"""Longest value that # or % may cut: every length is tried."""
 
 
 def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
@@ -54,6 +58,7 @@ class _Expansion:
 
     def __init__(self, text: str, variables: Mapping[str, str], escape: str) -> None:
         self.text, self.variables, self.escape, self.at, self.depth = text, variables, escape, 0, 0
+        self.room = MOST_EXPANDED
 
     def until(self, stop: str) -> str:
         """Expand the text up to the character `stop`, which is consumed."""
@@ -107,6 +112,9 @@ class _Expansion:
             return "$"
         self.at = match.end()
         value = self.variables.get(match[0])
+        self.room -= len(value or "")
+        if self.room < 0:
+            raise ValueError(f"variables add more than {MOST_EXPANDED} characters to one text")
         return self._modified(match[0], value) if braced else value or ""
 
     def _modified(self, name: str, value: str | None) -> str:
@@ -141,6 +149,8 @@ class _Expansion:
 
 def _trimmed(value: str, pattern: str, *, front: bool, greedy: bool) -> str:
     """Cut the shortest (or, if `greedy`, longest) matching prefix or suffix off the value."""
+    if len(value) > _LONGEST_TRIMMED:
+        raise ValueError(f"a value of {len(value)} characters is cut; at most {_LONGEST_TRIMMED} are possible")
     cuts = range(len(value) + 1)
     for cut in cuts if front != greedy else reversed(cuts):
         if fnmatch.fnmatchcase(value[:cut] if front else value[cut:], pattern):

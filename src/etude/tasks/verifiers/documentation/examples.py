@@ -6,12 +6,31 @@ from __future__ import annotations
 import ast
 import doctest
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 _FENCED = re.compile(r"^```(?:python|py|pycon)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_PARSER = doctest.DocTestParser()
+_DIRECTIVE = re.compile(r"#\s*doctest:")
 _CHECKER = doctest.OutputChecker()
+
+
+class _Parser(doctest.DocTestParser):
+    """Without the two expressions of its base that try every way to divide a run of white space between their parts."""
+
+    _EXCEPTION_RE = re.compile(
+        r"""^(?P<hdr> Traceback\ \( (?: most\ recent\ call\ last | innermost\ last) \) : ) [^\S\n]* $
+            (?P<stack> .*?)
+            ^(?P<msg> \w+ .*)""",
+        re.VERBOSE | re.MULTILINE | re.DOTALL,
+    )
+
+    def _find_options(self, source: str, name: str, lineno: int) -> dict[int, bool]:
+        return {}  # `_steps` refuses examples with options.
+
+
+_PARSER = _Parser()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +71,28 @@ class Group:
 
     def calls(self, name: str) -> bool:
         """Return whether the group calls a function or method of this name, and mentions it in no other way."""
-        nodes = list(ast.walk(ast.parse(self.source)))
-        mentions = sum(_is(node, name) for node in nodes)
-        return 0 < mentions == sum(_is(node.func, name) for node in nodes if isinstance(node, ast.Call))
+        mentioned, called = _names_in(self.source)
+        return 0 < mentioned[name] == called[name]
 
     @property
     def exceptions(self) -> frozenset[str]:
         return frozenset(step.raised.partition(":")[0].strip().rpartition(".")[2] for step in self.steps if step.raised)
 
 
-def _is(node: ast.AST, name: str) -> bool:
-    return name == (node.id if isinstance(node, ast.Name) else getattr(node, "attr", None))
+@lru_cache(maxsize=64)
+def _names_in(source: str) -> tuple[Counter[str], Counter[str]]:
+    """Count how often each name and attribute is mentioned, and how often it is called. Cached, because each group is
+    asked about every public name."""
+    mentioned, called = Counter[str](), Counter[str]()
+    for node in ast.walk(ast.parse(source)):
+        mentioned[_name_of(node)] += 1
+        if isinstance(node, ast.Call):
+            called[_name_of(node.func)] += 1
+    return mentioned, called
+
+
+def _name_of(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def of_docstring(where: str, module: str, docstring: str) -> list[Group]:
@@ -85,6 +115,6 @@ def of_text(where: str, text: str) -> list[Group]:
 
 def _steps(text: str, where: str) -> Iterator[Step]:
     for example in _PARSER.get_examples(text, where):
-        if example.options:
+        if _DIRECTIVE.search(example.source):
             raise ValueError(f"{where}: examples may not have directives: {example.source.strip()}")
         yield Step(example.source, "single", example.want, example.exc_msg or "")

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.sandbox.contract import Box, BoxSpec, RequestRefused
+from etude.sandbox.contract import Box, BoxSpec
 from etude.tasks.change import Change
 from etude.tasks.fresh_box import fresh_box
 from etude.tasks.harbor import Artifact, Environment, Healthcheck, Part
@@ -30,12 +30,12 @@ from etude.tasks.verifiers.harbor.box_setup import (
     fresh_logs,
     limits_of,
     place_tests,
-    read_or_none,
     tail,
     unpack_into,
     user_of,
 )
 from etude.tasks.verifiers.harbor.reward import LARGEST, BadReward, parse_reward
+from etude.tasks.verifiers.produced_files import read_produced, read_produced_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +129,14 @@ async def _test(context: GradingContext, setup: PartSetup, box: Box, started: fl
     done = await box.exec(f"{TESTS}/test.sh", timeout=setup.seconds, env=dict(setup.env), user=user)
     reward, problem = None, ""
     try:
-        files = [await _reward_file(box, name) for name in ("reward.json", "reward.txt")]
-        reward = parse_reward(*files)
+        written = [f"{VERIFIER_LOGS}/{name}" for name in ("reward.json", "reward.txt")]
+        reward = parse_reward(*[await read_produced(box, path, LARGEST) for path in written])
     except BadReward as error:
         problem = str(error)
     if done.limit:
         # A reward that test.sh wrote earlier does not count, because it did not run to its end.
         reward, problem = None, f"test.sh exceeded its limit of {done.limit}"
     return Attempt(reward, problem, done.limit, done.starved, done.code, tail(done), time.monotonic() - started)
-
-
-async def _reward_file(box: Box, name: str) -> bytes | None:
-    try:
-        return await read_or_none(box, f"{VERIFIER_LOGS}/{name}", LARGEST + 1)
-    except RequestRefused as error:
-        raise BadReward(f"{name}: {error}") from None
 
 
 async def _unhealthy(box: Box, check: Healthcheck | None, setup: PartSetup) -> str:
@@ -165,11 +158,11 @@ async def _unhealthy(box: Box, check: Healthcheck | None, setup: PartSetup) -> s
 
 async def _read_artifact(box: Box, artifact: Artifact, context: GradingContext) -> tuple[str, bytes] | None:
     """Read an artifact from the box. Return the folder it belongs in and its contents as a tar, or None if it does not
-    exist or is too large. Links are left out, because test.sh would follow a link out of the artifact."""
+    exist, cannot be read or is too large. Links are left out, because test.sh would follow a link out of the
+    artifact."""
     source = posixpath.normpath(posixpath.join(context.pristine.workdir, artifact.source))
-    try:
-        tar = await box.read_tree(source, max_bytes=MAX_BYTES)
-    except (FileNotFoundError, RequestRefused):
+    tar = await read_produced_tree(box, source, MAX_BYTES)
+    if tar is None:
         return None  # test.sh reports what is missing.
     out = io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(tar)) as archive, tarfile.open(fileobj=out, mode="w") as kept:

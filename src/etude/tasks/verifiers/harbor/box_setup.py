@@ -55,13 +55,6 @@ def packed(files: Mapping[str, Path]) -> bytes:
     return tar_of({name: path.read_bytes() for name, path in files.items()}, scripts)
 
 
-async def read_or_none(box: Box, path: str, max_bytes: int) -> bytes | None:
-    try:
-        return await box.read_file(path, max_bytes=max_bytes)
-    except (FileNotFoundError, IsADirectoryError):
-        return None
-
-
 def user_of(named: str | None, sandboxes: Sandboxes) -> str:
     """Return the user for commands in the box: the one that the task names or, as in Harbor, root. If boxes cannot run
     commands as root, return an empty string, which means the box's default user."""

@@ -3,9 +3,10 @@ since any code in the box may have written them."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
+
+from etude.tasks.verifiers.untrusted_json import parse_untrusted
 
 LARGEST = 64 << 10
 """Largest reward file, in bytes."""
@@ -32,8 +33,8 @@ def parse_reward(as_json: bytes | None, as_text: bytes | None) -> dict[str, floa
 
 def _of_json(data: bytes) -> dict[str, float]:
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
+        found = parse_untrusted(data, LARGEST)
+    except ValueError:
         raise BadReward("reward.json: expected JSON") from None
     if not isinstance(found, dict):
         found = {"reward": found}
@@ -51,7 +52,8 @@ def _reward(found: Mapping[str, object], name: str) -> dict[str, float]:
             except OverflowError:
                 metrics[key] = math.inf
         elif key == "reward":
-            raise BadReward(f"{name}: {key}: expected a number, found {str(value)[:40]!r}")
+            shown = f"{value[:40]!r}" if isinstance(value, str) else type(value).__name__
+            raise BadReward(f"{name}: {key}: expected a number, found {shown}")
     if odd := [key for key, value in metrics.items() if not math.isfinite(value)]:
         raise BadReward(f"{name}: {odd[0][:40]}: expected a finite number")
     return metrics

@@ -89,7 +89,7 @@ class MigrationVerifier:
             try:
                 found = old_interface_uses(data, self._old)
                 new |= used_modules(data)
-            except (SyntaxError, ValueError, RecursionError) as error:
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
                 return f"{path} cannot be read as Python: {type(error).__name__}"
             if found:
                 return f"{path}: {'; '.join(found[:_MOST_NAMED])}"

@@ -27,6 +27,7 @@ _SIMPLE = (
 _HEADS = ("test", "target", "iter", "items", "subject", "type", "pattern", "guard", "decorator_list", "bases")
 _DECISIONS = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.comprehension, ast.match_case, ast.Assert)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+_MOST_CALLS_FOLLOWED = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,10 @@ def _complexity(trees: list[ast.Module]) -> int:
     # count.
     outside = sum(map(_decisions, trees)) - sum(decided.values())
     calls = {name: set().union(*map(_names, nodes)) & functions.keys() for name, nodes in functions.items()}
-    most = max((_reached(name, decided, calls) for name in functions if not name.startswith("_")), default=0)
+    public = [name for name in functions if not name.startswith("_")]
+    if len(public) * sum(map(len, calls.values())) > _MOST_CALLS_FOLLOWED:
+        raise ValueError("too many functions call each other")
+    most = max((_reached(name, decided, calls) for name in public), default=0)
     return most + max(0, outside)
 
 

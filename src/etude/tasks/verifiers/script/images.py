@@ -37,6 +37,7 @@ from etude.tasks.change import Change
 from etude.tasks.fresh_box import fresh_box
 from etude.tasks.task import Task
 from etude.tasks.verifiers.contract import WALL, GradingContext
+from etude.tasks.verifiers.produced_files import list_produced, read_produced
 from etude.tasks.verifiers.script.products import (
     LARGEST,
     Artifact,
@@ -48,6 +49,8 @@ from etude.tasks.verifiers.script.products import (
 )
 
 DOCKERFILE = "Dockerfile"
+_LARGEST_DOCKERFILE = 32 << 10
+"""Largest Dockerfile, in bytes. It is parsed outside of any box."""
 
 
 class Answer(BaseModel):
@@ -80,7 +83,10 @@ class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
         super().__init__(task, _Config, ImageProduct)
 
     def invalid_reason(self, files: Mapping[str, bytes]) -> str:
-        return "" if DOCKERFILE in files else f"there is no {DOCKERFILE}"
+        if DOCKERFILE not in files:
+            return f"there is no {DOCKERFILE}"
+        large = len(files[DOCKERFILE]) > _LARGEST_DOCKERFILE
+        return f"{DOCKERFILE}: expected at most {_LARGEST_DOCKERFILE} bytes" if large else ""
 
     async def try_product(self, product: ImageProduct, context: GradingContext, change: Change) -> Trial:
         files = {**context.pristine.files, **change.files}
@@ -126,12 +132,15 @@ class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
         if not product.succeeds:
             return Trial("the build succeeded, though the product is broken", log=log)
         spec = BoxSpec(built.image, env=context.conditions.env, limits=self._limits(), name="grader")
-        async with fresh_box(built.sandboxes, spec) as box:
-            # Check the files before running anything in the image: a command may leave files.
-            problem = await _wrong_file(box, product)
-            trial = Trial(problem) if problem else await self._check_answers(box, product)
-            used = await box.stats()
-            context.cpu_seconds.append(used.cpu_seconds)
+        try:
+            async with fresh_box(built.sandboxes, spec) as box:
+                # Check the files before running anything in the image: a command may leave files.
+                problem = await _wrong_file(box, product)
+                trial = Trial(problem) if problem else await self._check_answers(box, product)
+                used = await box.stats()
+                context.cpu_seconds.append(used.cpu_seconds)
+        except (ImageError, RequestRefused) as error:  # The image has no room for a box's mounts, or an unknown user.
+            return Trial(f"the image cannot be run: {error}", log=log)
         return replace(trial, log=log, memory_bytes=used.memory_bytes)
 
     async def _check_answers(self, box: Box, product: ImageProduct) -> Trial:
@@ -172,14 +181,14 @@ def _write(top: Path, files: Mapping[str, bytes], executable: frozenset[str]) ->
 async def _wrong_file(box: Box, product: ImageProduct) -> str:
     """Return the first difference between the image and the product's `folders`, or an empty string."""
     for folder, wanted in product.folders.items():
-        try:
-            found = set(await box.list_files(folder))
-            if found != wanted.keys():
-                return f"{folder} differs in {', '.join(sorted(found ^ wanted.keys())[:3])}"
-            for path, text in wanted.items():
-                data = await box.read_file(f"{folder}/{path}", max_bytes=LARGEST)
-                if problem := difference(data, Artifact(text=text)):
-                    return f"{folder}/{path}: {problem}"
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError, RequestRefused):
-            return f"there is no {folder} that can be read"
+        listed = await list_produced(box, folder)
+        if listed is None:
+            return f"there is no folder {folder} that can be read"
+        if differing := set(listed) ^ wanted.keys():
+            return f"{folder} differs in {', '.join(sorted(differing)[:3])}"
+        for path, text in wanted.items():
+            if (data := await read_produced(box, f"{folder}/{path}", LARGEST)) is None:
+                return f"there is no file {folder}/{path} that can be read"
+            if problem := difference(data, Artifact(text=text)):
+                return f"{folder}/{path}: {problem}"
     return ""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from etude.sandbox.contract import Box, ExecResult, Limits, RequestRefused
+from etude.sandbox.contract import Box, ExecResult, Limits
 from etude.tasks.change import Change
 from etude.tasks.task import Task
 from etude.tasks.verifiers.contract import WALL, GradingContext
+from etude.tasks.verifiers.produced_files import read_produced
 from etude.tasks.verifiers.script.products import (
     LARGEST,
     BuildConfig,
@@ -47,9 +48,7 @@ async def _problem(box: Box, product: Product, done: ExecResult) -> str:
     if done.code:
         return f"the script failed with exit code {done.code}, though the product is sound"
     for path, artifact in product.artifacts.items():
-        try:
-            data = await box.read_file(path, max_bytes=LARGEST)
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError, RequestRefused):
+        if (data := await read_produced(box, path, LARGEST)) is None:
             return f"there is no file {path} that can be read"
         if problem := difference(data, artifact):
             return f"{path}: {problem}"

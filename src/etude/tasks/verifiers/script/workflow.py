@@ -27,6 +27,8 @@ MOST_JOBS = 24
 MOST_STEPS = 64
 MOST_TEXT = 1 << 20
 """Maximum number of characters in the commands and variables of all job runs together."""
+_LEAST_COUNTED = 16
+"""Characters that a command or variable counts as at least, since even an empty one takes memory."""
 _OPEN, _CLOSE = "${{", "}}"
 _MATRIX = re.compile(r"matrix\.([\w-]+)")
 _NAME = re.compile(r"[A-Za-z_][\w-]*")
@@ -173,7 +175,7 @@ class _MatrixSubstitution:
         self._left = MOST_TEXT
 
     def substitute(self, text: str, place: str) -> str:
-        self._count(len(text))
+        self._count(_LEAST_COUNTED + len(text))
         parts, at = [], 0
         while (start := text.find(_OPEN, at)) >= 0:
             end = text.find(_CLOSE, start)

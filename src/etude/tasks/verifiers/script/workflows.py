@@ -21,6 +21,8 @@ from etude.tasks.verifiers.script.workflow import Job, Step, WorkflowError, pars
 
 _CI_VARIABLES = {"CI": "true"}
 _NOTHING = ExecResult(0, b"", b"", 0.0)
+_LOG_BYTES = 4000
+"""How much of the end of the jobs' output is kept. All of it could be gigabytes."""
 
 
 class _Config(BuildConfig):
@@ -45,7 +47,7 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
         memory, log, done = 0, b"", _NOTHING
         for job in jobs:
             step, done, output, peak = await self._run(job, context, change, done.share)
-            log, memory = log + output, max(memory, peak)
+            log, memory = (log + output)[-_LOG_BYTES:], max(memory, peak)
             if done.code or done.limit:
                 break
         problem = ""
@@ -74,7 +76,8 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
                 name, done = step.name, await _run_step(box, step, max(0.1, left))
                 share += done.share
                 done = replace(done, share=share)
-                log += f"{job.name}: {name}\n".encode() + done.stdout + done.stderr
+                log += f"{job.name}: {name}\n".encode() + done.stdout[-_LOG_BYTES:] + done.stderr[-_LOG_BYTES:]
+                log = log[-_LOG_BYTES:]
                 if done.code or done.limit:
                     break
             return name, done, log, (await box.stats()).memory_bytes
@@ -90,6 +93,6 @@ async def _run_step(box: Box, step: Step, seconds: float) -> ExecResult:
     env = {**_CI_VARIABLES, **step.env}
     try:
         return await box.exec(list(step.command), timeout=seconds, cwd=step.folder, env=env)
-    except (FileNotFoundError, NotADirectoryError, RequestRefused) as error:
+    except (FileNotFoundError, NotADirectoryError, PermissionError, RequestRefused) as error:
         # The working directory does not exist or leads out of the workspace.
         return ExecResult(127, b"", f"{step.folder}: {error}\n".encode(), 0.0)

@@ -4,7 +4,11 @@ truncated, and may then stand for several tests."""
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Collection
+from functools import cached_property
+from itertools import takewhile
 
 _METHOD = re.compile(r"(?P<name>\w+) \((?P<place>\w+(?:\.\w+)+)\)")
 """As unittest prints a test: `test_a (package.module.Class)`; since Python 3.11, with `.test_a` after the class."""
@@ -26,10 +30,13 @@ def may_mean(test: str, found: str) -> bool:
         return True
     if is_cut(test):
         return found.startswith(test)
-    if is_shortened(test):
-        address, _, option = found.partition("[")
-        return option.startswith("/") and test == f"{address}[/{option.removesuffix(']').rpartition('/')[2]}]"
-    return False
+    return is_shortened(test) and test == _shortened(found)
+
+
+def _shortened(found: str) -> str:
+    """Return a runner's id with a path as its parameter shortened to the path's last part; other ids give ""."""
+    address, _, option = found.partition("[")
+    return f"{address}[/{option.removesuffix(']').rpartition('/')[2]}]" if option.startswith("/") else ""
 
 
 def is_ambiguous(test: str) -> bool:
@@ -40,9 +47,36 @@ def is_ambiguous(test: str) -> bool:
 def runner_ids(test: str, found: Collection[str]) -> tuple[str, ...]:
     """Return the runner's ids, among those `found`, that a row's id stands for; all of them must pass. If there are
     none, return the id itself, which then counts as a test that did not run."""
-    if test in found or not is_ambiguous(test):
-        return (test,)
-    return tuple(sorted(name for name in found if may_mean(test, name))) or (test,)
+    return RunnerIds(found).meant_by(test)
+
+
+class RunnerIds:
+    """The ids that a runner printed. There may be very many, since the code under test can print any, so looking one up
+    does not go through all of them."""
+
+    def __init__(self, found: Collection[str]) -> None:
+        self._found = found
+
+    @cached_property
+    def _sorted(self) -> list[str]:
+        return sorted(self._found)
+
+    @cached_property
+    def _by_shortened(self) -> dict[str, list[str]]:
+        by_shortened = defaultdict(list)
+        for name in self._sorted:
+            by_shortened[_shortened(name)].append(name)
+        return dict(by_shortened)
+
+    def meant_by(self, test: str) -> tuple[str, ...]:
+        """As `runner_ids`."""
+        if test in self._found or not is_ambiguous(test):
+            return (test,)
+        if is_cut(test):
+            names, first = self._sorted, bisect_left(self._sorted, test)
+            after = (names[place] for place in range(first, len(names)))
+            return tuple(takewhile(lambda name: name.startswith(test), after)) or (test,)
+        return tuple(self._by_shortened.get(test, ())) or (test,)
 
 
 def dotted(test: str) -> str | None:

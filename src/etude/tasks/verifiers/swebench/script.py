@@ -24,13 +24,13 @@ from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import GradingContext
 from etude.tasks.verifiers.inputs import read_json
 from etude.tasks.verifiers.swebench.hidden import TEST_PATCH, HiddenTests
-from etude.tasks.verifiers.swebench.ids import runner_ids
-from etude.tasks.verifiers.swebench.logs import FAILED, PARSERS, PASSED, SKIPPED, read_log
+from etude.tasks.verifiers.swebench.ids import RunnerIds
+from etude.tasks.verifiers.swebench.logs import FAILED, PARSERS, PASSED, SKIPPED, LogTooLong, read_log
 from etude.tasks.verifiers.tests.suite import EXPECTED
 
 EVAL_SCRIPT = "tests/eval.sh"
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
-LIMITS = Limits(memory_mb=4096, processes=512, disk_mb=2048, file_mb=512, output_bytes=16 << 20)
+LIMITS = Limits(memory_mb=4096, processes=512, disk_mb=2048, file_mb=512, output_bytes=8 << 20)
 """SWE-bench rows do not say what a script needs. The CPU time limit comes from the task."""
 _MARKER = re.compile(rf"^.*{re.escape(END)}.*$", re.MULTILINE)
 _TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(.+)$", re.MULTILINE)
@@ -69,10 +69,11 @@ class EvalScriptVerifier:
             reason = f"the task cannot be graded: {TEST_PATCH} is no diff of the workspace: {error}"
             return Verdict(Judgement.ERROR, reason)
         done = await self._run(context, context.change, hidden, mark)
-        if START in _text(done) or START in _text(await self._run(context, Change(), hidden, mark)):
+        started_tests = START.encode()
+        if started_tests in done.stdout or started_tests in (await self._run(context, Change(), hidden, mark)).stdout:
             return self._judge(context, done, mark, time.monotonic() - started)
         reason = f"the script does not come to its tests in this image, not even without a change (code {done.code})"
-        return Verdict(Judgement.ERROR, reason, Evidence(done.code, log=_text(done)[-2000:]))
+        return Verdict(Judgement.ERROR, reason, Evidence(done.code, log=_end_of(done)))
 
     async def _run(self, context: GradingContext, change: Change, hidden: Mapping[str, bytes], mark: str) -> ExecResult:
         seconds = context.task.limits.verifier_seconds
@@ -84,10 +85,15 @@ class EvalScriptVerifier:
             return await box.exec(["/bin/bash", "-c", script], timeout=wall_limit(seconds))
 
     def _judge(self, context: GradingContext, done: ExecResult, mark: str, seconds: float) -> Verdict:
-        log = _text(done)
-        found, expected = _test_output(log, mark), self.fail_to_pass + self.pass_to_pass
-        outcomes = read_log(self.parser, found[0]) if found else {}
-        passed = {test for test in expected if self._has_accepted_outcome(test, outcomes)}
+        found, expected = _test_output(done.stdout, mark), self.fail_to_pass + self.pass_to_pass
+        try:
+            outcomes = read_log(self.parser, found[0]) if found else {}
+        except LogTooLong:
+            return Verdict(
+                Judgement.FAIL, "the log has too many lines or tests", Evidence(done.code, log=_end_of(done))
+            )
+        ids = RunnerIds(outcomes)
+        passed = {test for test in expected if self._has_accepted_outcome(test, outcomes, ids)}
         failed = tuple(test for test in expected if test not in passed)
         evidence = Evidence(
             exit_code=done.code,
@@ -97,7 +103,7 @@ class EvalScriptVerifier:
             touched_protected=context.change.touched,
             report_digest=hashlib.sha256(repr(sorted(outcomes.items())).encode()).hexdigest()[:16],
             seconds=seconds,
-            log=log[-2000:],
+            log=_end_of(done),
             timed_out=done.timed_out,
         )
 
@@ -116,10 +122,10 @@ class EvalScriptVerifier:
             return verdict(Judgement.SUSPECT, f"every test is reported as passed, but they ended with {found[1]}")
         return verdict(Judgement.PASS, f"all {len(expected)} tests passed, by the log")
 
-    def _has_accepted_outcome(self, test: str, outcomes: dict[str, str]) -> bool:
+    def _has_accepted_outcome(self, test: str, outcomes: dict[str, str], ids: RunnerIds) -> bool:
         """Return whether a test passed. A pass_to_pass test may be skipped instead."""
         good = {PASSED} if test in self.fail_to_pass else {PASSED, SKIPPED}
-        return all(outcomes.get(name) in good for name in runner_ids(test, outcomes))
+        return all(outcomes.get(name) in good for name in ids.meant_by(test))
 
 
 def wall_limit(seconds: float) -> float:
@@ -132,17 +138,19 @@ def _with_exit_marker(script: str, mark: str) -> str:
     return _MARKER.sub(lambda line: f"etude_code=$?\n{line[0]}\necho {mark} $etude_code", script, count=1)
 
 
-def _test_output(log: str, mark: str) -> tuple[str, int] | None:
+def _test_output(log: bytes, mark: str) -> tuple[bytes, int] | None:
     """Return the part of the log between the START and END markers, and the exit code of the tests. The exit code is on
     a line that begins with `mark`, after the END marker. Return None if the script did not get that far."""
-    _, start, rest = log.partition(START)
-    between, end, after = rest.partition(END)
-    code = re.search(rf"^{mark} (\d+)$", after, re.MULTILINE)
-    return (between, int(code[1])) if start and end and code else None
+    start = log.find(START.encode())
+    end = log.find(END.encode(), start)
+    if start < 0 or end < 0:
+        return None
+    code = re.compile(rb"^%s (\d{1,3})$" % mark.encode(), re.MULTILINE).search(log, end)
+    return (log[start + len(START) : end], int(code[1])) if code else None
 
 
-def _text(done: ExecResult) -> str:
-    return done.stdout.decode("utf-8", "replace")
+def _end_of(done: ExecResult) -> str:
+    return done.stdout[-2000:].decode("utf-8", "replace")
 
 
 def _expected(task: Task) -> tuple[list[str], list[str]]:

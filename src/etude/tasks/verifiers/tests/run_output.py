@@ -3,10 +3,19 @@ under test may have written it."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from etude.tasks.box.run_tests import MOST_TOLD
+from etude.tasks.verifiers.untrusted_json import flat_table, parse_untrusted, texts_by_name
+
 OUTCOMES = frozenset(("passed", "failed", "error", "skipped", "xfailed", "xpassed"))
+LARGEST_REPORT = 8 << 20
+"""Largest report, and most bytes of rows that are kept: more than twice what 10,000 tests with long names write."""
+LONGEST_ROW = 1 << 20
+"""Runners write at most 64 Ki characters of a value, which JSON may make six times as long."""
+MOST_TESTS = 100_000
+_LARGEST_NUMBER = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +65,28 @@ def read_rows(data: bytes, nonce: str) -> Rows:
     """Stop at the first row that no runner writes. A last line without a newline was truncated and is ignored."""
     rows = Rows()
     prefix = f"{nonce} ".encode()
-    for line in data.split(b"\n")[:-1]:
+    for line in _lines(data):
         if not line.startswith(prefix):
             rows.tampered = "a line without the nonce"
         else:
             try:
-                rows.tampered = _take(rows, json.loads(line[len(prefix) :]))
-            except (ValueError, TypeError, AttributeError, RecursionError):
+                rows.tampered = _take(rows, flat_table(parse_untrusted(line[len(prefix) :], LONGEST_ROW)))
+            except ValueError:
                 rows.tampered = "a line that is not a row"
         if rows.tampered:
             break
     return rows
 
 
-def _take(rows: Rows, row: dict[str, object]) -> str:
+def _lines(data: bytes) -> Iterator[bytes]:
+    """Yield one line after the other, since a list of all of them can take many times the memory of the data."""
+    start = 0
+    while (end := data.find(b"\n", start)) >= 0:
+        yield data[start:end]
+        start = end + 1
+
+
+def _take(rows: Rows, row: Mapping[str, str | int | float | None]) -> str:
     """Add a row to `rows`. Return what is wrong with the row, or an empty string."""
     kinds = row.keys() & {"ready", "broken", "test", "value", "end"}
     if len(kinds) != 1:
@@ -83,35 +100,42 @@ def _take(rows: Rows, row: dict[str, object]) -> str:
     elif kind == "broken":
         rows.broken = str(row["broken"])[:500]
     elif kind == "value":
-        rows.values.setdefault("", {}).setdefault(str(row["value"]), []).append(row.get("is"))
+        told = rows.values.setdefault("", {}).setdefault(str(row["value"]), [])
+        if len(told) >= MOST_TOLD:
+            return f"more than {MOST_TOLD} values of one comparison"
+        told.append(row.get("is"))
     elif kind == "end":
-        if type(row["end"]) is not int:
+        if type(code := row["end"]) is not int or abs(code) > _LARGEST_NUMBER:
             return "an end without a code"
-        rows.end = row["end"]
-        if isinstance(memory := row.get("memory"), int):
+        rows.end = code
+        if isinstance(memory := row.get("memory"), int) and 0 <= memory <= _LARGEST_NUMBER:
             rows.memory_bytes = memory
     else:
         test, outcome, seconds = row["test"], row.get("outcome"), row.get("seconds", 0.0)
         if not isinstance(test, str) or outcome not in OUTCOMES or not isinstance(seconds, int | float):
             return "a row of a test that is not one"
+        if not abs(seconds) <= _LARGEST_NUMBER:  # The seconds may be NaN.
+            return "a row of a test that took no time that there is"
         if test in rows.outcomes:
             return "a second row of one test"
+        if len(rows.outcomes) >= MOST_TESTS:
+            return f"more than {MOST_TESTS} tests"
         rows.outcomes[test], rows.seconds[test] = str(outcome), float(seconds)
-        rows.values[test] = rows.values.pop("", {})
-        if isinstance(line := row.get("line"), int):
+        if values := rows.values.pop("", None):
+            rows.values[test] = values
+        if isinstance(line := row.get("line"), int) and abs(line) <= _LARGEST_NUMBER:
             rows.places[test] = line
     return ""
 
 
-def read_report(data: bytes | None, nonce: str) -> tuple[int, dict[str, str]] | None:
+def read_report(data: bytes | None, nonce: str) -> tuple[int, Mapping[str, str]] | None:
     """Return the exit code and the outcomes in the runner's report, or None if it is not a valid report of this run."""
     if data is None:
         return None
     try:
-        found = json.loads(data)
-        code, tests = found["exit"], found["tests"]
-        if found["nonce"] != nonce or type(code) is not int or not isinstance(tests, dict):
-            return None
-    except (ValueError, KeyError, TypeError, RecursionError):
+        found = parse_untrusted(data, LARGEST_REPORT)
+        code, tests = found["exit"], texts_by_name(found["tests"])
+        ours = isinstance(found["nonce"], str) and found["nonce"] == nonce
+    except (ValueError, KeyError, TypeError):
         return None
-    return code, tests
+    return (code, tests) if ours and type(code) is int else None

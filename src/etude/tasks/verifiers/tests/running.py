@@ -12,19 +12,19 @@ import secrets
 import time
 from importlib import resources
 
-from etude.sandbox.contract import Box, ExecResult, Limits, RequestRefused
+from etude.sandbox.contract import Box, ExecResult, Limits
 from etude.tasks.change import Change
 from etude.tasks.verifiers.archives import tar_of
 from etude.tasks.verifiers.contract import WALL, GradingContext
+from etude.tasks.verifiers.produced_files import read_produced
 from etude.tasks.verifiers.tests import packages
 from etude.tasks.verifiers.tests.exam import Exam
-from etude.tasks.verifiers.tests.run_output import RunOutput
+from etude.tasks.verifiers.tests.run_output import LARGEST_REPORT, RunOutput
 from etude.tasks.verifiers.tests.suite import SuiteConfig
 
 PYTHON = (resources.files("etude.tasks.box") / "run_tests.py").read_text(encoding="utf-8")
 NODE = (resources.files("etude.tasks.box") / "run_tests.mjs").read_text(encoding="utf-8")
 PATH = "/opt/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-_LARGEST_REPORT = 16 << 20
 
 
 async def run_exam(context: GradingContext, config: SuiteConfig, exam: Exam, change: Change | None = None) -> RunOutput:
@@ -36,7 +36,7 @@ async def run_exam(context: GradingContext, config: SuiteConfig, exam: Exam, cha
         processes=config.processes,
         cpu_seconds=max(1, round(config.seconds)),
         disk_mb=config.disk_mb,
-        output_bytes=_LARGEST_REPORT,
+        output_bytes=LARGEST_REPORT,
     )
     job = {
         "nonce": nonce,
@@ -93,15 +93,11 @@ def environment(config: SuiteConfig, place: str) -> dict[str, str]:
 
 
 async def _read_output(box: Box, done: ExecResult, nonce: str, report: str, seconds: float) -> RunOutput:
-    try:
-        written = await box.read_file(report, max_bytes=_LARGEST_REPORT)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError, RequestRefused):
-        written = None
     return RunOutput(
         nonce=nonce,
         code=done.code,
         rows=done.stdout,
-        report=written,
+        report=await read_produced(box, report, LARGEST_REPORT),
         limit=done.limit,
         starved=done.starved,
         log=done.stderr,
