@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from etude.sandbox.inside import files, kernel, moving, processes, spawn, trees, wire
+from etude.sandbox.inside import files, kernel, moving, processes, spawn, tracing, trees, wire
 from etude.sandbox.inside.background import Background, PendingPoll
 from etude.sandbox.inside.command import Command
 from etude.sandbox.inside.events import Events
@@ -105,8 +105,9 @@ class Init:
         self.ended: list[Command] = []
         self.stopped_before: set[int] = set()
         """Pids that were stopped before the freeze, by themselves or their shell. They stay stopped afterwards."""
+        self.hold = tracing.Hold()
         self.working_folders: list[moving.WorkingFolder] = []
-        """Working folders of the frozen threads. If the box has got a new root, `thaw` makes each thread change to the
+        """Working folders of the held threads. If the box has got a new root, `thaw` makes each thread change to the
         folder of the same path there."""
         self.proc_device = os.stat("/proc").st_dev
         os.set_blocking(self.requests, False)
@@ -166,6 +167,9 @@ class Init:
                 self.send({"ticket": ticket, **reply[0]}, reply[1])
         except files.Refused as refusal:
             self.send({"ticket": ticket, "error": str(refusal), "kind": "refused"})
+        except MemoryError:
+            lack = f"{header['op']} needs more memory than pid 1 has: ask for less at a time"
+            self.send({"ticket": ticket, "error": lack, "kind": "refused"})
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             kind = "disk_full" if full else errno.errorcode.get(error.errno or 0, "EIO")
@@ -208,7 +212,10 @@ class Init:
             case "stats":
                 return self.stats(), b""
             case "freeze":
-                return {"writers": self.freeze(kill=header["kill"]), "still": processes.none_live()}, b""
+                writers = self.freeze(kill=header["kill"], hold=header["hold"])
+                # After a SIGKILL to all, no process can make another.
+                still = processes.none_live() if header["kill"] else processes.none_exist()
+                return {"writers": writers, "still": still}, b""
             case "rehearse":
                 return self.rehearse(), b""
             case "thaw":
@@ -251,9 +258,12 @@ class Init:
 
     # -- freezing
 
-    def freeze(self, *, kill: bool) -> list[str]:
+    def freeze(self, *, kill: bool, hold: bool) -> list[str]:
         """Stop all processes and return []. If some have a file open for writing, or do not stop, undo the freeze and
-        describe them. With `kill`, kill all instead."""
+        describe them. With `kill`, kill all instead.
+
+        A signal from inside can wake a process that is stopped, but not one that is held. With `hold`, all are held
+        until `thaw`."""
         self.frozen += 1
         if kill:
             processes.signal_all(signal.SIGKILL)
@@ -264,6 +274,11 @@ class Init:
         all_stopped = processes.stop_all(self.stopped_before)
         self.identity.be_root()
         writers = processes.find_writers() if all_stopped else ["a process that does not stop"]
+        if hold and not writers:
+            try:
+                self.hold.take_all()
+            except OSError as error:
+                writers = [f"{error.filename}, which cannot be held still: {error.strerror}"]
         self.identity.restore()
         if writers:
             self.thaw()
@@ -274,12 +289,16 @@ class Init:
         The answer holds `shared` (files that processes map shared), or `stays` (why no move is possible)."""
         self.identity.be_root()
         try:
-            self.working_folders, shared = moving.rehearse()
+            self.working_folders, shared = moving.rehearse(self.hold)
         except moving.CannotMove as why:
+            self.release()
             return {"stays": str(why)}
         finally:
             self.identity.restore()
         return {"shared": shared}
+
+    def release(self) -> None:
+        self.hold.release({command.pid for command in [*self.commands.values(), *self.ended]})
 
     def thaw(self) -> None:
         self.frozen -= 1
@@ -290,6 +309,7 @@ class Init:
             moving.move_to_new_root(self.working_folders)  # If a thread is left behind, this raises and the box ends.
             self.identity.restore()
             self.working_folders = []
+        self.release()
         processes.resume_all(self.stopped_before)
         ended, self.ended = self.ended, []
         for command in ended:

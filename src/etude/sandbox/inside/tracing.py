@@ -1,10 +1,13 @@
-"""Changes the working folder of a stopped thread: makes the thread call chdir by ptrace, and then restores its state.
+"""Holds threads by ptrace, and changes the working folder of a held thread.
 
-The thread is traced at the place where it was stopped, with all signals blocked. It is made to run a system call
+A stopped process can be woken from inside the box: a timer may send it SIGCONT. A held thread runs no instruction of
+its own until it is released, whatever signal comes; only SIGKILL ends it.
+
+To change its working folder, a held thread is made to call chdir, with all signals blocked: it runs a system call
 instruction in its vdso, the page of code that the kernel maps into every process. For that moment, the path lies below
 the thread's stack. Afterwards registers, memory and signal mask are restored.
 
-Invariant: whatever fails, the thread is left as it was, and stopped.
+Invariant: whatever fails, the thread is left as it was, and held.
 """
 
 from __future__ import annotations
@@ -13,21 +16,25 @@ import contextlib
 import ctypes
 import errno
 import functools
+import itertools
 import os
 import signal
 import struct
+import time
 from collections.abc import Iterator
 
-from etude.sandbox.inside import kernel
+from etude.sandbox.inside import kernel, processes
 
 KNOWN = kernel.MACHINE == "x86_64"
 """This module knows the register layout of this machine."""
 _GETREGS, _SETREGS, _DETACH, _TO_NEXT_CALL = 12, 13, 17, 24
-_SEIZE, _GETSIGMASK, _SETSIGMASK, _GET_RSEQ = 0x4206, 0x420A, 0x420B, 0x420F
-_MARK_CALLS, _AT_CALL = 1, 5 | 0x80
-_STOPS = os.WSTOPPED | os.WEXITED | os.WNOWAIT | 0x40000000
-"""For waitid. WNOWAIT leaves an ended command to be reaped by its `Command`. The last bit is __WALL, which includes
-threads."""
+_SEIZE, _INTERRUPT, _GETSIGMASK, _SETSIGMASK, _GET_RSEQ = 0x4206, 0x4207, 0x420A, 0x420B, 0x420F
+_MARK_CALLS, _AT_CALL, _EVENT_STOP = 1, 5 | 0x80, 0x80
+_PATIENCE = 1.0
+"""Seconds until all threads must be held. One that waits for its child in vfork stops only with the child."""
+_ALSO_THREADS = 0x40000000  # __WALL
+_STOPS = os.WSTOPPED | os.WEXITED | os.WNOWAIT | _ALSO_THREADS
+"""For waitid. WNOWAIT leaves an ended command to be reaped by its `Command`."""
 _REGISTERS = struct.Struct("=27Q")
 _RAX, _RDI, _ORIGINAL_RAX, _RIP, _RSP = 10, 14, 15, 16, 19
 _RED_ZONE = 128
@@ -36,11 +43,81 @@ _CHDIR, _INSTRUCTION, _NO_CALL = 80, b"\x0f\x05", 2**64 - 1
 _EVERY_SIGNAL = struct.pack("=Q", 2**64 - 1)
 
 
+class Hold:
+    """Holds all threads of the box but pid 1's, from `take_all` until `release`."""
+
+    def __init__(self) -> None:
+        self.threads: dict[int, list[int]] = {}
+        """Process -> its held threads."""
+
+    def take_all(self) -> None:
+        """Hold every thread, those of processes that are made meanwhile included. Raises OSError if one cannot be held,
+        for example because a debugger in the box holds it, or because it does not stop. The caller then has to
+        `release` the others."""
+        deadline = time.monotonic() + _PATIENCE
+        while fresh := self._fresh():
+            for process, thread in fresh:
+                self._seize(process, thread)
+            for _, thread in fresh:
+                _await_stop(thread, deadline)
+
+    def _fresh(self) -> list[tuple[int, int]]:
+        """Return (process, thread) of each living thread that is not held yet."""
+        found = ((process, processes.threads_of(process)) for process in processes.living())
+        return [
+            (process, thread)
+            for process, threads in found
+            for thread in threads
+            if thread not in self.threads.get(process, ()) and processes.is_alive(process, thread)
+        ]
+
+    def _seize(self, process: int, thread: int) -> None:
+        try:
+            kernel.ptrace(_SEIZE, thread, 0, _MARK_CALLS)
+        except OSError:
+            if processes.is_alive(process, thread):
+                raise
+            return
+        self.threads.setdefault(process, []).append(thread)
+        if not _stops(thread, os.WNOHANG):  # It has been woken: one that stands still is held at once.
+            with contextlib.suppress(ProcessLookupError):
+                kernel.ptrace(_INTERRUPT, thread, 0, 0)
+
+    def release(self, commands: set[int]) -> None:
+        """Let all threads go on, or stay stopped if a signal has stopped their process. `commands` are processes that
+        pid 1 reaps itself. Safe to call twice."""
+        held, self.threads = self.threads, {}
+        for thread in itertools.chain(*held.values()):
+            try:
+                kernel.ptrace(_DETACH, thread, 0, 0)
+            except ProcessLookupError:
+                # It was killed, and its tracer has to reap it before its parent can.
+                if thread not in commands:
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitid(os.P_PID, thread, os.WEXITED | os.WNOHANG | _ALSO_THREADS)
+
+
+def _stops(thread: int, flags: int = 0) -> os.waitid_result | None:
+    """Return the stop or end of a traced thread; with WNOHANG, None if it still runs."""
+    return os.waitid(os.P_PID, thread, _STOPS | flags)
+
+
+def _await_stop(thread: int, deadline: float) -> None:
+    """Wait until the thread is held or has ended."""
+    try:
+        while _stops(thread, os.WNOHANG) is None:
+            if time.monotonic() > deadline:
+                raise OSError(errno.EBUSY, "it does not stop", f"thread {thread}")
+            time.sleep(0.0003)
+    except ChildProcessError:  # It has ended, and its parent has reaped it.
+        return
+
+
 def change_folder(thread: int, path: str, vdso: int) -> None:
-    """Make the stopped thread change its working folder. `vdso` is the address of the vdso in its memory. Raises
-    OSError if the thread cannot be traced or the call fails."""
+    """Make the held thread change its working folder. `vdso` is the address of the vdso in its memory. Raises OSError
+    if the call fails."""
     instruction = vdso + _offset_in_vdso()
-    with _attached(thread) as memory, _signals_blocked(thread):
+    with _memory_of(thread) as memory, _signals_blocked(thread):
         if os.pread(memory, len(_INSTRUCTION), instruction) != _INSTRUCTION:
             raise OSError(errno.ENOEXEC, "the thread has another vdso")
         _require_no_rseq(thread, memory)
@@ -54,18 +131,12 @@ def change_folder(thread: int, path: str, vdso: int) -> None:
 
 
 @contextlib.contextmanager
-def _attached(thread: int) -> Iterator[int]:
-    """Trace the thread during the block. Yield a descriptor of its memory."""
-    kernel.ptrace(_SEIZE, thread, 0, _MARK_CALLS)
+def _memory_of(thread: int) -> Iterator[int]:
+    memory = os.open(f"/proc/{thread}/mem", os.O_RDWR | os.O_CLOEXEC)
     try:
-        _wait_for_stop(thread)
-        memory = os.open(f"/proc/{thread}/mem", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            yield memory
-        finally:
-            os.close(memory)
+        yield memory
     finally:
-        kernel.ptrace(_DETACH, thread, 0, 0)  # The thread is stopped again, as its group is.
+        os.close(memory)
 
 
 @contextlib.contextmanager
@@ -100,10 +171,10 @@ def _call(thread: int, memory: int, before: bytes, text: bytes, instruction: int
 
 
 def _run_to_syscall_stop(thread: int) -> None:
-    """Continue until the thread next enters or leaves a system call. A SIGSTOP is ignored, since it is stopped
-    already."""
+    """Continue until the thread next enters or leaves a system call. Ignored are a SIGSTOP and news of one or of a
+    SIGCONT, since the thread is held already."""
     seen: int = signal.SIGSTOP
-    while seen == signal.SIGSTOP:
+    while seen == signal.SIGSTOP or seen >> 8 == _EVENT_STOP:
         kernel.ptrace(_TO_NEXT_CALL, thread, 0, 0)
         seen = _wait_for_stop(thread)
     if seen != _AT_CALL:
@@ -128,7 +199,7 @@ def _require_no_rseq(thread: int, memory: int) -> None:
 
 def _wait_for_stop(thread: int) -> int:
     """Return the signal or event that stopped the traced thread."""
-    seen = os.waitid(os.P_PID, thread, _STOPS)
+    seen = _stops(thread)
     if seen is None or seen.si_code != os.CLD_TRAPPED:
         raise ProcessLookupError(errno.ESRCH, "the thread has ended")
     return seen.si_status

@@ -51,6 +51,9 @@ class BoxBackend(Protocol):
 
 
 class OciBox(ServedBox):
+    holds = True
+    """The engine commits the container while init has frozen it. Init cannot make the files read-only meanwhile."""
+
     def __init__(
         self,
         backend: BoxBackend,
