@@ -21,7 +21,7 @@ from tests.sandbox.as_nobody import for_root, pytest_as_nobody
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import BoxSpec, EmbeddedSandboxes, Feature, ImageError, Limits, SandboxUnavailable, open_sandboxes
 from etude.sandbox.modes import MODES, FolderSandboxes, mode_choice, mode_options, open_mode
-from etude.sandbox.modes.folder_backend import copy_tree
+from etude.sandbox.modes.folder_backend import copy_trees
 from etude.tasks import Grader
 
 ROOT = os.geteuid() == 0
@@ -170,7 +170,7 @@ def test_a_layer_of_another_mode_is_refused_where_it_deletes(tmp_path: Path) -> 
     (tmp_path / "layer").mkdir()
     os.mknod(tmp_path / "layer" / "gone", 0o020644, os.makedev(0, 0))
     with pytest.raises(ImageError, match="embedded backend made it"):
-        copy_tree(tmp_path / "layer", tmp_path / "copy")
+        copy_trees([tmp_path / "layer"], tmp_path / "copy")
 
 
 CORE = "whole_tree or no_attack or hosts_files or snapshot_and_fork or landlock_hides or auto"

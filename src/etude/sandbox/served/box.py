@@ -11,6 +11,7 @@ from typing import Any, Unpack
 from etude.sandbox.commands import shell_line
 from etude.sandbox.contract import BoxBusy, BoxSpec, BoxStats, ExecResult, Process, RequestRefused, SandboxLost
 from etude.sandbox.cpu_share import ShareMeter
+from etude.sandbox.inside.wire import printable
 from etude.sandbox.options import Command, ExecOptions, StartOptions
 from etude.sandbox.served.channel import ANSWER_SECONDS, Channel
 from etude.sandbox.served.process import ServedProcess
@@ -23,6 +24,9 @@ _BATCH_BYTES = 4 << 20
 class ServedBox:
     """A box whose pid 1 is this project's init, in whatever way it is isolated. It belongs to the event loop in which
     it was made."""
+
+    holds = False
+    """Whether frozen processes are held by ptrace, so that no signal from inside wakes them."""
 
     def __init__(self, id: str, spec: BoxSpec, channel: Channel) -> None:
         self.id, self.spec = id, spec
@@ -147,9 +151,10 @@ class ServedBox:
     async def frozen(self, *, kill: bool) -> AsyncIterator[bool]:
         """Stop all processes of the box during the block; with `kill`, kill them. Yields whether no process is alive.
         Raises BoxBusy if a process has a file open for writing or does not stop."""
-        answer, _ = await self._ask({"op": "freeze", "kill": kill})
+        answer, _ = await self._ask({"op": "freeze", "kill": kill, "hold": self.holds})
         if answer["writers"]:
-            raise BoxBusy(f"box {self.id} is being written to by {'; '.join(answer['writers'])}: wait, or kill=True")
+            writers = printable("; ".join(answer["writers"]))
+            raise BoxBusy(f"box {self.id} is being written to by {writers}: wait, or kill=True")
         try:
             yield bool(answer["still"])
         finally:

@@ -125,7 +125,7 @@ class Channel(asyncio.Protocol):
 
 def _exception_for(answer: wire.Header, box: str, header: wire.Header) -> Exception:
     """File errors get Python's own exception types, all others a type from contract.py."""
-    kind, text = answer["kind"], f"box {box}: {answer['error']}"
+    kind, text = answer["kind"], f"box {box}: {wire.printable(answer['error'])}"
     if kind == "refused":
         return RequestRefused(text)
     if kind == "disk_full":
