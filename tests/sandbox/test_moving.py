@@ -90,6 +90,16 @@ socket.socket(socket.AF_UNIX).connect("s"); done()""",
         """a, b = socket.socketpair(); file = os.open("f", os.O_RDONLY)
 socket.send_fds(a, [b"x"], [file]); os.close(file); meet(); done(os.read(socket.recv_fds(b, 9, 1)[1][0], 9))""",
     ),
+    "a shared view of a file that has lost one of two names": (
+        "mapped shared",
+        """os.link("f", "g"); view = mmap.mmap(os.open("f", os.O_RDWR), 0); os.closerange(3, 100); os.unlink("f")
+meet(); view[:1] = b"N"; done(view[:], open("g").read())""",
+    ),
+    "a shared view of a file with an odd name": (
+        "mapped shared",
+        """os.rename("f", "f\\n"); view = mmap.mmap(os.open("f\\n", os.O_RDWR), 0); os.closerange(3, 100)
+meet(); view[:1] = b"N"; done(view[:])""",
+    ),
     "a folder that is gone": ("deleted", "os.mkdir('x'); os.chdir('x'); os.rmdir('../x'); meet(); print('in nothing')"),
     "a folder that is closed to it": (
         "Permission denied",
@@ -270,8 +280,9 @@ async def test_while_a_box_stands_still_nobody_looks_at_its_processes(ground: Gr
         late = asyncio.create_task(box.exec("sleep 60 & sleep 60", timeout=2))
         while (await box.stats()).processes < 4:  # noqa: ASYNC110  # That one, a shell and two that sleep.
             await asyncio.sleep(0.01)
-        async with box.frozen(kill=False) as still:
-            assert not still
+        async with box.frozen(kill=False) as frozen:
+            assert not frozen.still
+            assert not frozen.free
             looks = asyncio.create_task(box.stats())
             await asyncio.wait({late, looks}, timeout=2.2)
             assert not late.done()

@@ -89,15 +89,20 @@ async def _unwritable(box: EmbeddedBox, *, kill: bool) -> AsyncIterator[bool]:
     """Freeze the box during the block, with no way to change its files. Yields whether no process is alive. Raises
     BoxBusy if a process has a file open for writing.
 
-    Frozen processes alone are not enough: a timer's SIGCONT wakes one that wants to be woken."""
-    async with box.frozen(kill=kill) as still, box.sealing:
-        if still:
-            yield still
+    Two walls: all processes are held, and the files are read-only. Where one of them is missing, the other one holds.
+    Some processes cannot be held (a debugger holds them), and a shared writable mapping keeps the files from becoming
+    read-only."""
+    async with box.frozen(kill=kill) as frozen, box.sealing:
+        if frozen.still:
+            yield True
             return
         cell = box.cells[0]
-        await box.zygote.forbid_writes(box.id)
+        if not await box.zygote.forbid_writes(box.id) and frozen.free:
+            raise BoxBusy(
+                f"box {box.id} is being written to, and not all stand still ({frozen.free}): wait, or kill=True"
+            )
         try:
-            yield still
+            yield False
         finally:
             if box.cells[0] is cell:  # Otherwise it has another root, which is writable.
                 with contextlib.suppress(SandboxLost):

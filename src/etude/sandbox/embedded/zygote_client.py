@@ -151,13 +151,13 @@ class ZygoteClient:
         """Whether the box has written nothing to its cell on top of `layers`."""
         return bool((await self._ask({"op": "untouched", "id": box, "cell": cell, "layers": layers})).get("untouched"))
 
-    async def forbid_writes(self, box: str) -> None:
-        """Let no process of the box change its files until `allow_writes`, or until it has another root. Raise BoxBusy
-        if one is writing."""
+    async def forbid_writes(self, box: str) -> bool:
+        """Let no process of the box change its files until `allow_writes`, or until it has another root. Return False
+        if a process has a file open for writing, or mapped so."""
         answer = await self._ask({"op": "forbid_writes", "id": box, "forbidden": True})
-        if "error" in answer:
-            kinds = {"busy": BoxBusy}
-            raise kinds.get(answer["kind"], SandboxLost)(f"box {box} is being written to: wait, or kill=True")
+        if answer.get("kind") == "lost":
+            raise SandboxLost(f"box {box} ended while it was copied: {answer['error']}")
+        return "error" not in answer
 
     async def allow_writes(self, box: str) -> None:
         """If the box has ended, nothing needs to be done."""

@@ -212,10 +212,7 @@ class Init:
             case "stats":
                 return self.stats(), b""
             case "freeze":
-                writers = self.freeze(kill=header["kill"], hold=header["hold"])
-                # After a SIGKILL to all, no process can make another.
-                still = processes.none_live() if header["kill"] else processes.none_exist()
-                return {"writers": writers, "still": still}, b""
+                return self.freeze(kill=header["kill"]), b""
             case "rehearse":
                 return self.rehearse(), b""
             case "thaw":
@@ -258,31 +255,27 @@ class Init:
 
     # -- freezing
 
-    def freeze(self, *, kill: bool, hold: bool) -> list[str]:
-        """Stop all processes and return []. If some have a file open for writing, or do not stop, undo the freeze and
-        describe them. With `kill`, kill all instead.
+    def freeze(self, *, kill: bool) -> wire.Header:
+        """Stop all processes and hold them; with `kill`, kill them instead. The answer holds `writers`: those that have
+        a file open for writing, or do not stop. If there are any, the freeze is undone. It also holds `still` (no
+        process is alive) and `free` (why some process could not be held; "" if all are).
 
-        A signal from inside can wake a process that is stopped, but not one that is held. With `hold`, all are held
-        until `thaw`."""
+        A signal from inside can wake a process that is stopped, but not one that is held."""
         self.frozen += 1
         if kill:
             processes.signal_all(signal.SIGKILL)
             processes.wait_until_dead()
-            return []
+            return {"writers": [], "still": processes.none_live(), "free": ""}
         if self.frozen == 1:
             self.stopped_before = processes.stopped()
         all_stopped = processes.stop_all(self.stopped_before)
         self.identity.be_root()
         writers = processes.find_writers() if all_stopped else ["a process that does not stop"]
-        if hold and not writers:
-            try:
-                self.hold.take_all()
-            except OSError as error:
-                writers = [f"{error.filename}, which cannot be held still: {error.strerror}"]
+        free = "" if writers else self.hold.take_all()
         self.identity.restore()
         if writers:
             self.thaw()
-        return writers
+        return {"writers": writers, "still": processes.none_exist(), "free": free}
 
     def rehearse(self) -> wire.Header:
         """Check whether the stopped processes can be moved to another root, and keep their working folders for `thaw`.
@@ -291,14 +284,10 @@ class Init:
         try:
             self.working_folders, shared = moving.rehearse(self.hold)
         except moving.CannotMove as why:
-            self.release()
             return {"stays": str(why)}
         finally:
             self.identity.restore()
         return {"shared": shared}
-
-    def release(self) -> None:
-        self.hold.release({command.pid for command in [*self.commands.values(), *self.ended]})
 
     def thaw(self) -> None:
         self.frozen -= 1
@@ -309,7 +298,7 @@ class Init:
             moving.move_to_new_root(self.working_folders)  # If a thread is left behind, this raises and the box ends.
             self.identity.restore()
             self.working_folders = []
-        self.release()
+        self.hold.release({command.pid for command in [*self.commands.values(), *self.ended]})
         processes.resume_all(self.stopped_before)
         ended, self.ended = self.ended, []
         for command in ended:

@@ -56,9 +56,8 @@ class WorkingFolder:
 
 
 def rehearse(hold: tracing.Hold) -> tuple[list[WorkingFolder], list[str]]:
-    """Hold all processes of the box, which must be stopped, and check that they can be moved to a new root, or raise
-    CannotMove. Return the working folders to change, and the files that processes map shared. The caller releases the
-    hold in any case.
+    """Hold all processes of the box, and check that they can be moved to a new root, or raise CannotMove. Return the
+    working folders to change, and the files that processes map shared. The caller releases the hold in any case.
 
     If the box has written one of these shared files since its last fork, the caller must not move it: the mapping would
     go on showing the old file and miss later changes.
@@ -69,7 +68,8 @@ def rehearse(hold: tracing.Hold) -> tuple[list[WorkingFolder], list[str]]:
     folders: list[WorkingFolder] = []
     shared: set[str] = set()
     try:
-        hold.take_all()
+        if reason := hold.take_all():
+            raise CannotMove(reason)
         _require_no_named_socket()
         view = _View()
         for threads in hold.threads.values():

@@ -7,7 +7,6 @@ puts links into it.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import os
@@ -86,8 +85,12 @@ def _removed_file(folder: int, name: str) -> bool:
     info = walk.look_at(folder, name)
     if info is not None and stat.S_ISDIR(info.st_mode):
         return False
-    with contextlib.suppress(FileNotFoundError):
+    try:
         os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return True
+    except IsADirectoryError:  # Another process has just put a folder there.
+        return False
     return True
 
 

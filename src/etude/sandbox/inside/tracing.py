@@ -49,17 +49,23 @@ class Hold:
     def __init__(self) -> None:
         self.threads: dict[int, list[int]] = {}
         """Process -> its held threads."""
+        self._free: dict[int, str] = {}
+        """Thread that cannot be held -> the reason."""
 
-    def take_all(self) -> None:
-        """Hold every thread, those of processes that are made meanwhile included. Raises OSError if one cannot be held,
-        for example because a debugger in the box holds it, or because it does not stop. The caller then has to
-        `release` the others."""
+    def take_all(self) -> str:
+        """Hold every thread, those of processes that are made meanwhile included. Return "", or why one cannot be held,
+        for example because a debugger in the box holds it, or because it does not stop. The others are held in any
+        case."""
         deadline = time.monotonic() + _PATIENCE
+        self._free = {}
         while fresh := self._fresh():
             for process, thread in fresh:
                 self._seize(process, thread)
-            for _, thread in fresh:
-                _await_stop(thread, deadline)
+            for process, thread in fresh:
+                if thread not in self._free and not _stopped_by(thread, deadline):
+                    self.threads[process].remove(thread)
+                    self._free[thread] = "it does not stop"
+        return "; ".join(f"thread {thread}: {why}" for thread, why in self._free.items())
 
     def _fresh(self) -> list[tuple[int, int]]:
         """Return (process, thread) of each living thread that is not held yet."""
@@ -68,15 +74,16 @@ class Hold:
             (process, thread)
             for process, threads in found
             for thread in threads
-            if thread not in self.threads.get(process, ()) and processes.is_alive(process, thread)
+            if thread not in self.threads.get(process, ())
+            and thread not in self._free
+            and processes.is_alive(process, thread)
         ]
 
     def _seize(self, process: int, thread: int) -> None:
         try:
             kernel.ptrace(_SEIZE, thread, 0, _MARK_CALLS)
-        except OSError:
-            if processes.is_alive(process, thread):
-                raise
+        except OSError as error:
+            self._free[thread] = str(error.strerror)
             return
         self.threads.setdefault(process, []).append(thread)
         if not _stops(thread, os.WNOHANG):  # It has been woken: one that stands still is held at once.
@@ -102,15 +109,13 @@ def _stops(thread: int, flags: int = 0) -> os.waitid_result | None:
     return os.waitid(os.P_PID, thread, _STOPS | flags)
 
 
-def _await_stop(thread: int, deadline: float) -> None:
-    """Wait until the thread is held or has ended."""
-    try:
-        while _stops(thread, os.WNOHANG) is None:
-            if time.monotonic() > deadline:
-                raise OSError(errno.EBUSY, "it does not stop", f"thread {thread}")
-            time.sleep(0.0003)
-    except ChildProcessError:  # It has ended, and its parent has reaped it.
-        return
+def _stopped_by(thread: int, deadline: float) -> bool:
+    """Wait until the thread is held or has ended. Return False if it is neither at the deadline."""
+    while _stops(thread, os.WNOHANG) is None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.0003)
+    return True
 
 
 def change_folder(thread: int, path: str, vdso: int) -> None:

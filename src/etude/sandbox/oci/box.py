@@ -4,11 +4,13 @@ container."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from etude.sandbox.contract import Box, BoxSpec, BoxStats, RequestRefused, SandboxLost, SandboxUnavailable
+from etude.sandbox.contract import Box, BoxBusy, BoxSpec, BoxStats, RequestRefused, SandboxLost, SandboxUnavailable
 from etude.sandbox.oci.api import Engine
 from etude.sandbox.oci.attachment import Attachment
 from etude.sandbox.oci.images import EngineImage
@@ -51,9 +53,6 @@ class BoxBackend(Protocol):
 
 
 class OciBox(ServedBox):
-    holds = True
-    """The engine commits the container while init has frozen it. Init cannot make the files read-only meanwhile."""
-
     def __init__(
         self,
         backend: BoxBackend,
@@ -97,8 +96,19 @@ class OciBox(ServedBox):
 
     # -- frozen copies
 
+    @contextlib.asynccontextmanager
+    async def _held(self, *, kill: bool) -> AsyncIterator[None]:
+        """Freeze the box during the block, in which the engine commits its container. Raises BoxBusy if a process could
+        wake meanwhile, since init cannot make the container's files read-only."""
+        async with self.frozen(kill=kill) as frozen:
+            if frozen.free:
+                raise BoxBusy(
+                    f"box {self.id} has a process that cannot be held still ({frozen.free}): end it, or kill=True"
+                )
+            yield
+
     async def snapshot(self) -> str:
-        async with self.frozen(kill=False):
+        async with self._held(kill=False):
             name = await self._snapshot_id()
             await self._backend.keep(self.container, name)
         return name
@@ -129,7 +139,7 @@ class OciBox(ServedBox):
     async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:
         if count < 1:
             raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
-        async with self.frozen(kill=kill):
+        async with self._held(kill=kill):
             fork_image = await self._backend.commit_fork(self)
         made = await asyncio.gather(
             *(self._backend.create_over(self.spec, fork_image.engine_image, fork_image) for _ in range(count)),

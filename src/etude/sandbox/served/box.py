@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 from etude.sandbox.commands import shell_line
@@ -21,12 +22,19 @@ _BATCH_BYTES = 4 << 20
 """Bytes of a file tree that are sent in one request. Pid 1 keeps them in memory meanwhile."""
 
 
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A box whose processes are stopped."""
+
+    still: bool
+    """No process is alive."""
+    free: str
+    """Why some process could not be held, so that a signal from inside may wake it; "" if all are held."""
+
+
 class ServedBox:
     """A box whose pid 1 is this project's init, in whatever way it is isolated. It belongs to the event loop in which
     it was made."""
-
-    holds = False
-    """Whether frozen processes are held by ptrace, so that no signal from inside wakes them."""
 
     def __init__(self, id: str, spec: BoxSpec, channel: Channel) -> None:
         self.id, self.spec = id, spec
@@ -148,15 +156,15 @@ class ServedBox:
     # -- frozen copies
 
     @contextlib.asynccontextmanager
-    async def frozen(self, *, kill: bool) -> AsyncIterator[bool]:
-        """Stop all processes of the box during the block; with `kill`, kill them. Yields whether no process is alive.
-        Raises BoxBusy if a process has a file open for writing or does not stop."""
-        answer, _ = await self._ask({"op": "freeze", "kill": kill, "hold": self.holds})
+    async def frozen(self, *, kill: bool) -> AsyncIterator[Frozen]:
+        """Stop and hold all processes of the box during the block; with `kill`, kill them. Raises BoxBusy if a process
+        has a file open for writing or does not stop."""
+        answer, _ = await self._ask({"op": "freeze", "kill": kill})
         if answer["writers"]:
             writers = printable("; ".join(answer["writers"]))
             raise BoxBusy(f"box {self.id} is being written to by {writers}: wait, or kill=True")
         try:
-            yield bool(answer["still"])
+            yield Frozen(answer["still"], printable(answer["free"]))
         finally:
             with contextlib.suppress(SandboxLost):
                 await self._ask({"op": "thaw"})
