@@ -170,6 +170,8 @@ class ZygoteClient:
         answer = await self._ask({"op": "restack", "id": box, "cell": cell, "layers": layers, "shared": shared})
         if answer.get("kind") == "lost":
             raise SandboxLost(f"box {box} ended while it was forked: {answer['error']}")
+        if answer.get("kind") == "refused":
+            raise RequestRefused(f"box {box} has replaced a folder that each box needs: {printable(answer['error'])}")
         if answer.get("kind") == "failed":
             raise SandboxError(f"box {box} could not be sealed, and goes on as it was: {answer['error']}")
         return printable(answer.get("error", ""))

@@ -141,8 +141,8 @@ class Zygote:
 
     def restack(self, message: wire.Header) -> wire.Header:
         """Make what a box has written read-only, and move the box to a new cell on top of it. Return {}, or `error`
-        with `kind`: "busy" if processes prevent the move, "failed" if the box goes on as it was, "lost" if it has
-        ended."""
+        with `kind`: "busy" if processes prevent the move, "refused" if the box has replaced a folder that each box
+        needs, "failed" if the box goes on as it was, "lost" if it has ended."""
         name, cell = message["id"], message["cell"]
         if name not in self.boxes:
             return {"error": "the box has ended", "kind": "lost"}
@@ -155,7 +155,8 @@ class Zygote:
             rootfs.make_cell(self.settings, cell, order["limits"]["disk_mb"])
             root = rootfs.make_root(self.settings, order, cell, message["layers"])
         except (OSError, kernel.StepFailed) as error:
-            return {"error": str(error), "kind": "failed"}
+            replaced = getattr(error, "step", "").startswith(rootfs.IMAGE)
+            return {"error": str(error), "kind": "refused" if replaced else "failed"}
         try:
             rootfs.replace_root(root, box.mount_namespace, self.spawner.own_namespace, moves, seal=True)
         except (OSError, kernel.StepFailed) as error:

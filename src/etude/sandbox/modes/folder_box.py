@@ -28,6 +28,7 @@ from etude.sandbox.cpu_share import ShareMeter
 from etude.sandbox.images.host_base import SYSTEM
 from etude.sandbox.images.image import Image
 from etude.sandbox.inside import files, trees
+from etude.sandbox.inside.wire import printable
 from etude.sandbox.modes.confinement import BoxFolder, Confinement
 from etude.sandbox.modes.folder_process import FolderProcess
 from etude.sandbox.modes.runner_client import CommandRun
@@ -241,7 +242,7 @@ class FolderBox:
 
     def _require_no_commands(self) -> None:
         if self._runs:
-            names = "; ".join(self._runs.values())
+            names = printable("; ".join(self._runs.values()))
             raise BoxBusy(f"box {self.id} runs commands that may write: {names}: wait, or kill=True")
 
     async def snapshot(self) -> str:

@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from etude.sandbox.contract import Box, BoxBusy, BoxSpec, BoxStats, RequestRefused, SandboxLost, SandboxUnavailable
-from etude.sandbox.oci.api import Engine
+from etude.sandbox.oci.api import Engine, EngineError
 from etude.sandbox.oci.attachment import Attachment
 from etude.sandbox.oci.images import EngineImage
 from etude.sandbox.served.box import ServedBox
 from etude.sandbox.served.channel import Channel
 
 _READY_SECONDS = 60.0
+_TOO_LONG = os.strerror(errno.ENAMETOOLONG).lower()
+"""What an engine says of a path with more bytes than the kernel takes."""
 _DELETED = 2
 """The engine's number for a deletion in its list of changed paths."""
 # Paths that the engine itself puts into each container. They are no changes made by the box.
@@ -105,7 +109,12 @@ class OciBox(ServedBox):
                 raise BoxBusy(
                     f"box {self.id} has a process that cannot be held still ({frozen.free}): end it, or kill=True"
                 )
-            yield
+            try:
+                yield
+            except EngineError as error:
+                if _TOO_LONG not in str(error):
+                    raise
+                raise RequestRefused(f"box {self.id}: folders are nested too deep for the engine") from error
 
     async def snapshot(self) -> str:
         async with self._held(kill=False):
