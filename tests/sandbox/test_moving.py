@@ -293,6 +293,25 @@ async def test_while_a_box_stands_still_nobody_looks_at_its_processes(ground: Gr
 
 
 @in_loop
+async def test_a_process_that_is_killed_while_it_is_held_is_reaped_by_its_parent(ground: Ground) -> None:
+    program = """
+child = os.fork()
+if not child:
+    for _ in range(3): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    timer, times = ctypes.c_void_p(), struct.pack("=qqqq", 0, 0, 0, 500_000_000)
+    libc.timer_create(1, struct.pack("=QII", 0, signal.SIGKILL, 0) + bytes(48), ctypes.byref(timer))
+    print("ready", flush=True); libc.timer_settime(timer, 0, times, None); time.sleep(60)
+print(os.waitpid(child, 0)[1])"""
+    async with ground.box() as box:
+        process = await started(box, program)
+        async with box.frozen(kill=False) as frozen:
+            assert not frozen.free
+            await asyncio.sleep(0.8)
+            assert (await process.poll()).output == b""
+        assert (await end_of(process)) == (0, b"9\n")
+
+
+@in_loop
 async def test_what_a_program_computes_is_the_same_however_often_it_is_moved(ground: Ground) -> None:
     """In user mode, with a timer that interrupts it, numbers in every kind of register, and a second thread.
 

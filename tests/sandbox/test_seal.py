@@ -15,7 +15,7 @@ from tests.contract.sandbox.support import in_loop, ok
 from etude.sandbox import BoxSpec, EmbeddedSandboxes, Limits, RequestRefused
 from etude.sandbox.images.flatten import merge_layers
 from etude.sandbox.images.owners import disk_bytes
-from etude.sandbox.inside import seal
+from etude.sandbox.inside import content, seal
 from etude.sandbox.inside.removal import remove_tree
 from etude.sandbox.modes.folder_backend import FolderSandboxes
 
@@ -124,7 +124,7 @@ def test_a_tree_that_changes_leads_no_copy_out(tmp_path: Path) -> None:
     with swapped(tmp_path / "source", tmp_path / "host") as source:
         for turn in range(RACE_TRIES * 40):
             target = tmp_path / f"copy{turn}"
-            with contextlib.suppress(seal.Changed):
+            with contextlib.suppress(content.Changed):
                 seal.copy_layers([str(source)], str(target), named=turn % 2 == 0)
             assert not [path for path in target.rglob("*") if path.name == "secret"]
             remove_tree(str(target))

@@ -111,7 +111,7 @@ class ContainerInit(init.Init):
             )
         return launch
 
-    def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
+    def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes | bytearray] | None:
         if header["op"] != "digest":
             return super().perform(header, payload)
         self.identity.be_root()

@@ -128,7 +128,7 @@ class Init:
             self.events.wait(self.poll_timeout())
             self.watch()
 
-    def send(self, header: wire.Header, payload: bytes = b"") -> None:
+    def send(self, header: wire.Header, payload: bytes | bytearray = b"") -> None:
         try:
             if not self.sender.put(header, payload):
                 self.events.write(self.sender.number, self.flush)
@@ -175,7 +175,7 @@ class Init:
             kind = "disk_full" if full else errno.errorcode.get(error.errno or 0, "EIO")
             self.send({"ticket": ticket, "error": error.strerror or str(error), "kind": kind})
 
-    def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
+    def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes | bytearray] | None:
         """Return the answer, or None if it is sent later or the request has none."""
         match header["op"]:
             case "exec":
@@ -300,6 +300,7 @@ class Init:
             self.working_folders = []
         self.hold.release({command.pid for command in [*self.commands.values(), *self.ended]})
         processes.resume_all(self.stopped_before)
+        self.hold.release_late()
         ended, self.ended = self.ended, []
         for command in ended:
             self.finish(command)

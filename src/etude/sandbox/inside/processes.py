@@ -275,7 +275,7 @@ def _memory_at(folder: str) -> dict[bytes, bytes]:
 
 def find_writers() -> list[str]:
     """Return "pid name: path" of regular files of the box that a process holds open for writing: the first few."""
-    writers = {}
+    writers: dict[tuple[int, str], str] = {}
     for pid in _others():
         for folder in _threads(pid):
             with contextlib.suppress(*_UNREACHABLE):

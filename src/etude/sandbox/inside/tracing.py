@@ -16,7 +16,6 @@ import contextlib
 import ctypes
 import errno
 import functools
-import itertools
 import os
 import signal
 import struct
@@ -51,6 +50,7 @@ class Hold:
         """Process -> its held threads."""
         self._free: dict[int, str] = {}
         """Thread that cannot be held -> the reason."""
+        self._late: list[tuple[int, int]] = []
 
     def take_all(self) -> str:
         """Hold every thread, those of processes that are made meanwhile included. Return "", or why one cannot be held,
@@ -59,12 +59,15 @@ class Hold:
         deadline = time.monotonic() + _PATIENCE
         self._free = {}
         while fresh := self._fresh():
+            if time.monotonic() > deadline:
+                return "processes end and start all the time"
             for process, thread in fresh:
                 self._seize(process, thread)
             for process, thread in fresh:
-                if thread not in self._free and not _stopped_by(thread, deadline):
+                if thread in self.threads.get(process, ()) and not _stopped_by(process, thread, deadline):
                     self.threads[process].remove(thread)
                     self._free[thread] = "it does not stop"
+                    self._late.append((process, thread))
         return "; ".join(f"thread {thread}: {why}" for thread, why in self._free.items())
 
     def _fresh(self) -> list[tuple[int, int]]:
@@ -83,7 +86,8 @@ class Hold:
         try:
             kernel.ptrace(_SEIZE, thread, 0, _MARK_CALLS)
         except OSError as error:
-            self._free[thread] = str(error.strerror)
+            if processes.is_alive(process, thread):
+                self._free[thread] = str(error.strerror)
             return
         self.threads.setdefault(process, []).append(thread)
         if not _stops(thread, os.WNOHANG):  # It has been woken: one that stands still is held at once.
@@ -94,14 +98,17 @@ class Hold:
         """Let all threads go on, or stay stopped if a signal has stopped their process. `commands` are processes that
         pid 1 reaps itself. Safe to call twice."""
         held, self.threads = self.threads, {}
-        for thread in itertools.chain(*held.values()):
-            try:
-                kernel.ptrace(_DETACH, thread, 0, 0)
-            except ProcessLookupError:
-                # It was killed, and its tracer has to reap it before its parent can.
-                if thread not in commands:
-                    with contextlib.suppress(ChildProcessError):
-                        os.waitid(os.P_PID, thread, os.WEXITED | os.WNOHANG | _ALSO_THREADS)
+        for process, threads in held.items():
+            for thread in sorted(threads, key=process.__eq__):  # The main thread can be reaped after the others alone.
+                _let_go(thread, reap=thread not in commands)
+
+    def release_late(self) -> None:
+        """Let those threads go that could not be held in time: they stop once their processes go on."""
+        late, self._late = self._late, []
+        deadline = time.monotonic() + _PATIENCE / 4
+        for process, thread in late:
+            if _stopped_by(process, thread, deadline):
+                _let_go(thread)
 
 
 def _stops(thread: int, flags: int = 0) -> os.waitid_result | None:
@@ -109,9 +116,26 @@ def _stops(thread: int, flags: int = 0) -> os.waitid_result | None:
     return os.waitid(os.P_PID, thread, _STOPS | flags)
 
 
-def _stopped_by(thread: int, deadline: float) -> bool:
-    """Wait until the thread is held or has ended. Return False if it is neither at the deadline."""
-    while _stops(thread, os.WNOHANG) is None:
+def _let_go(thread: int, *, reap: bool = True) -> None:
+    """Release a thread, or reap it if it was killed meanwhile: its parent can do so only after its tracer."""
+    try:
+        kernel.ptrace(_DETACH, thread, 0, 0)
+        return
+    except ProcessLookupError:
+        if not reap:
+            return
+    deadline = time.monotonic() + _PATIENCE  # It may still be ending.
+    with contextlib.suppress(ChildProcessError):
+        while os.waitid(os.P_PID, thread, os.WEXITED | os.WNOHANG | _ALSO_THREADS) is None:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.0003)
+
+
+def _stopped_by(process: int, thread: int, deadline: float) -> bool:
+    """Wait until the thread is held or has ended. Return False if it is neither at the deadline. The end of a main
+    thread cannot be waited for before the other threads are reaped."""
+    while _stops(thread, os.WNOHANG) is None and processes.is_alive(process, thread):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.0003)

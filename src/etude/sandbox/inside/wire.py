@@ -79,7 +79,7 @@ class Sender:
         self._queue: deque[memoryview] = deque()
         os.set_blocking(number, False)
 
-    def put(self, header: Header, payload: bytes = b"") -> bool:
+    def put(self, header: Header, payload: bytes | bytearray = b"") -> bool:
         """Send as much as possible. Return False if the rest needs `flush` once the descriptor is writable."""
         self._queue.append(memoryview(head(header, len(payload))))
         if payload:

@@ -19,7 +19,7 @@ from etude.sandbox.images.host_base import build_bases
 from etude.sandbox.images.image import HOST, Image
 from etude.sandbox.images.owners import remove_tree
 from etude.sandbox.images.store import ImageStore, check_workdir
-from etude.sandbox.inside import seal, walk
+from etude.sandbox.inside import content, seal, walk
 from etude.sandbox.modes.confinement import BoxFolder, Confinement
 from etude.sandbox.modes.folder_box import FolderBox
 from etude.sandbox.options import BuildOptions
@@ -80,7 +80,9 @@ class FolderSandboxes:
         spec, source = box.spec, box.folder.root
         return await self._make(spec, box.image, box.commands, lambda root: copy_trees([source], root))
 
-    async def _make(self, spec: BoxSpec, image: Image, commands: list[str], fill: Callable[[Path], None]) -> FolderBox:
+    async def _make(
+        self, spec: BoxSpec, image: Image, commands: list[str], fill: Callable[[Path], object]
+    ) -> FolderBox:
         if self._closed:
             raise SandboxError("this backend is closed; open another")
         name = f"{self.store.owner}-{next(self._names)}"
@@ -160,5 +162,5 @@ def copy_trees(sources: Sequence[Path], target: Path) -> str:
         if refusal.deletion:
             raise ImageError(f"{refusal}: the embedded backend made it; add the image again") from None
         raise RequestRefused(str(refusal)) from None
-    except seal.Changed as change:
+    except content.Changed as change:
         raise BoxBusy(f"a process changes the box's files: {change}: wait, or kill=True") from None
