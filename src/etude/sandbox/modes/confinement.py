@@ -66,7 +66,10 @@ class Bubblewrap:
 
     name = "bubblewrap"
     features = _COMMON | {Feature.ISOLATED, Feature.NO_NETWORK}
-    text = "namespaces made by bwrap, which may be set-uid root where yours are forbidden; one user per box"
+    text = (
+        "namespaces made by bwrap, which may be set-uid root where yours are forbidden; one user per box; copied only "
+        "while no command runs"
+    )
 
     def __init__(self) -> None:
         self.program = shutil.which("bwrap") or ""
