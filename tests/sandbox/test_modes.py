@@ -21,7 +21,7 @@ from tests.sandbox.as_nobody import for_root, pytest_as_nobody
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import BoxSpec, EmbeddedSandboxes, Feature, ImageError, Limits, SandboxUnavailable, open_sandboxes
 from etude.sandbox.modes import MODES, FolderSandboxes, mode_choice, mode_options, open_mode
-from etude.sandbox.modes.folder_backend import copy_tree
+from etude.sandbox.modes.folder_backend import copy_trees
 from etude.tasks import Grader
 
 ROOT = os.geteuid() == 0
@@ -31,6 +31,7 @@ EVERYWHERE = """
 same_snapshot_has_the_same_id destroy_is_idempotent_and_final closed_backend_leaves_no_process_and_makes_no_box
 output_is_bounded_and_drained cpu_time_is_limited hostile_trees_are_refused_whole
 links_swapped_during_a_request_do_not_lead_out no_attack_gets_anywhere no_path_in_a_box_is_a_failure_of_the_sandbox
+a_workdir_that_becomes_a_link_leads_nowhere names_of_any_bytes_end_no_box long_paths_end_no_box
 """
 ISOLATED = """
 exit_codes_and_signals timeout_ends_the_whole_tree daemons_end_with_their_command cancelled_command_ends
@@ -99,6 +100,20 @@ def test_landlock_hides_the_hosts_files_and_spares_its_processes(tmp_path: Path)
     finally:
         sleeper.kill()
         sleeper.wait()
+
+
+@ordinary
+@needs("bwrap")
+def test_a_link_above_a_mount_point_makes_no_folder_on_the_host(tmp_path: Path) -> None:
+    """While bwrap assembles a box, the host's root is at /oldroot."""
+    (tmp_path / "host").mkdir()
+
+    async def play(box: Any) -> None:
+        await box.exec(f"cd / && mv opt moved && ln -s /oldroot{tmp_path}/host opt", timeout=5)
+        assert (await box.exec(["python", "-c", "print(1)"], timeout=5)).stdout == b"1\n"
+
+    in_mode("bubblewrap", tmp_path / "boxes", play)
+    assert list((tmp_path / "host").iterdir()) == []
 
 
 def test_plain_ends_whole_trees_and_leaves_nothing(tmp_path: Path) -> None:
@@ -170,10 +185,21 @@ def test_a_layer_of_another_mode_is_refused_where_it_deletes(tmp_path: Path) -> 
     (tmp_path / "layer").mkdir()
     os.mknod(tmp_path / "layer" / "gone", 0o020644, os.makedev(0, 0))
     with pytest.raises(ImageError, match="embedded backend made it"):
-        copy_tree(tmp_path / "layer", tmp_path / "copy")
+        copy_trees([tmp_path / "layer"], tmp_path / "copy")
 
 
-CORE = "whole_tree or no_attack or hosts_files or snapshot_and_fork or landlock_hides or auto"
+CORE = " or ".join(
+    (
+        "leads_nowhere",
+        "above_a_mount",
+        "whole_tree",
+        "no_attack",
+        "hosts_files",
+        "snapshot_and_fork",
+        "landlock_hides",
+        "auto",
+    )
+)
 
 
 @for_root

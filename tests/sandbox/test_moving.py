@@ -90,6 +90,16 @@ socket.socket(socket.AF_UNIX).connect("s"); done()""",
         """a, b = socket.socketpair(); file = os.open("f", os.O_RDONLY)
 socket.send_fds(a, [b"x"], [file]); os.close(file); meet(); done(os.read(socket.recv_fds(b, 9, 1)[1][0], 9))""",
     ),
+    "a shared view of a file that has lost one of two names": (
+        "mapped shared",
+        """os.link("f", "g"); view = mmap.mmap(os.open("f", os.O_RDWR), 0); os.closerange(3, 100); os.unlink("f")
+meet(); view[:1] = b"N"; done(view[:], open("g").read())""",
+    ),
+    "a shared view of a file with an odd name": (
+        "mapped shared",
+        """os.rename("f", "f\\n"); view = mmap.mmap(os.open("f\\n", os.O_RDWR), 0); os.closerange(3, 100)
+meet(); view[:1] = b"N"; done(view[:])""",
+    ),
     "a folder that is gone": ("deleted", "os.mkdir('x'); os.chdir('x'); os.rmdir('../x'); meet(); print('in nothing')"),
     "a folder that is closed to it": (
         "Permission denied",
@@ -270,8 +280,9 @@ async def test_while_a_box_stands_still_nobody_looks_at_its_processes(ground: Gr
         late = asyncio.create_task(box.exec("sleep 60 & sleep 60", timeout=2))
         while (await box.stats()).processes < 4:  # noqa: ASYNC110  # That one, a shell and two that sleep.
             await asyncio.sleep(0.01)
-        async with box.frozen(kill=False) as still:
-            assert not still
+        async with box.frozen(kill=False) as frozen:
+            assert not frozen.still
+            assert not frozen.free
             looks = asyncio.create_task(box.stats())
             await asyncio.wait({late, looks}, timeout=2.2)
             assert not late.done()
@@ -279,6 +290,25 @@ async def test_while_a_box_stands_still_nobody_looks_at_its_processes(ground: Gr
         assert (await late).limit == "time"
         assert (await looks).processes >= 1
         assert (await box.stats()).processes == 1
+
+
+@in_loop
+async def test_a_process_that_is_killed_while_it_is_held_is_reaped_by_its_parent(ground: Ground) -> None:
+    program = """
+child = os.fork()
+if not child:
+    for _ in range(3): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    timer, times = ctypes.c_void_p(), struct.pack("=qqqq", 0, 0, 0, 500_000_000)
+    libc.timer_create(1, struct.pack("=QII", 0, signal.SIGKILL, 0) + bytes(48), ctypes.byref(timer))
+    print("ready", flush=True); libc.timer_settime(timer, 0, times, None); time.sleep(60)
+print(os.waitpid(child, 0)[1])"""
+    async with ground.box() as box:
+        process = await started(box, program)
+        async with box.frozen(kill=False) as frozen:
+            assert not frozen.free
+            await asyncio.sleep(0.8)
+            assert (await process.poll()).output == b""
+        assert (await end_of(process)) == (0, b"9\n")
 
 
 @in_loop

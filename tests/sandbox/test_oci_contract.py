@@ -24,6 +24,7 @@ class TestOci(SandboxContract):
     listing = "ls -lA --time-style=+%s"
     in_a_row = 20
     generations = 40
+    awake_forks = 1
 
     @pytest.fixture
     def make(self, engine: OwnEngine, root: Path) -> Make:

@@ -6,10 +6,10 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from etude.sandbox.inside import walk
 from etude.sandbox.inside.removal import remove_tree
 
 
@@ -74,16 +74,17 @@ def test_several_janitors_leave_nothing_and_do_not_fail(tmp_path: Path, closed: 
 
 
 def test_a_folder_that_another_janitor_opened_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    top, listed = tmp_path / "top", os.scandir
+    top, opened = tmp_path / "top", walk.open_below
     top.mkdir(0o700)
-    refused = [str(top)]
+    refused = [""]
 
-    def scandir(path: str) -> Any:
+    def open_below(number: int, path: str) -> int:
         if path in refused:
             refused.remove(path)
             raise PermissionError(errno.EACCES, "closed until just now", path)
-        return listed(path)
+        return opened(number, path)
 
-    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(walk, "open_below", open_below)
     remove_tree(str(top))
     assert not top.exists()
+    assert not refused

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.contract.sandbox.frozen import RACE_TRIES
 from tests.contract.sandbox.support import in_loop, ok
 
 from etude.sandbox import BoxSpec, EmbeddedSandboxes, Limits, RequestRefused
 from etude.sandbox.images.flatten import merge_layers
 from etude.sandbox.images.owners import disk_bytes
-from etude.sandbox.inside import seal
+from etude.sandbox.inside import content, seal
 from etude.sandbox.inside.removal import remove_tree
 from etude.sandbox.modes.folder_backend import FolderSandboxes
 
@@ -80,6 +83,77 @@ def test_attributes_of_programs_are_kept_and_those_of_overlayfs_are_made_anew(tm
     os.setxattr(source / "a", "user.overlay.opaque", b"y")
     assert seal.copy_layers([str(source)], str(tmp_path / "two")) != plain
     assert os.listxattr(tmp_path / "two" / "a") == ["user.overlay.opaque"]
+
+
+SWAP = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+print("ready", flush=True)
+while True:
+    for one, other in ((b"d", b"link"), (b"file", b"pipe"), (b"e/f", b"e/link")):
+        libc.renameat2(-100, one, -100, other, 2)
+"""
+
+
+@contextlib.contextmanager
+def swapped(top: Path, host: Path) -> Iterator[Path]:
+    """A tree in which somebody swaps folders and files for links and pipes all the time."""
+    for folder in ("a/b", "d/into", "e/f/into"):
+        (top / folder).mkdir(parents=True)
+    for number in range(100):
+        (top / "a" / "b" / str(number)).touch()
+    for name in ("d/mine", "e/f/into/mine", "file"):
+        (top / name).write_text("mine")
+    os.mkfifo(top / "pipe")
+    for name in ("link", "e/link"):
+        (top / name).symlink_to(host)
+    (host / "into").mkdir(parents=True)
+    for name in ("secret", "into/secret", "mine"):
+        (host / name).write_text("of the host")
+    with subprocess.Popen([sys.executable, "-c", SWAP], cwd=top, stdout=subprocess.PIPE) as swapper:
+        try:
+            assert swapper.stdout is not None
+            swapper.stdout.readline()
+            yield top
+        finally:
+            swapper.kill()
+    assert sorted(path.name for path in host.rglob("*")) == ["into", "mine", "secret", "secret"]
+
+
+def test_a_tree_that_changes_leads_no_copy_out(tmp_path: Path) -> None:
+    with swapped(tmp_path / "source", tmp_path / "host") as source:
+        for turn in range(RACE_TRIES * 40):
+            target = tmp_path / f"copy{turn}"
+            with contextlib.suppress(content.Changed):
+                seal.copy_layers([str(source)], str(target), named=turn % 2 == 0)
+            assert not [path for path in target.rglob("*") if path.name == "secret"]
+            remove_tree(str(target))
+
+
+def test_a_tree_that_changes_leads_no_removal_out(tmp_path: Path) -> None:
+    for turn in range(RACE_TRIES):
+        top = tmp_path / str(turn)
+        with swapped(top / "tree", top / "host") as tree:
+            remove_tree(str(tree))
+            assert not tree.exists()
+
+
+def test_holes_stay_holes_and_do_not_change_a_name(tmp_path: Path) -> None:
+    for name, holes in (("full", False), ("hollow", True)):
+        (tmp_path / name).mkdir()
+        with (tmp_path / name / "file").open("wb") as file:
+            for place in (5 << 20, 9 << 20):
+                file.seek(place) if holes else file.write(bytes(place - file.tell()))
+                file.write(b"data")
+            file.truncate(20 << 20) if holes else file.write(bytes((20 << 20) - file.tell()))
+        os.utime(tmp_path / name, ns=(1, 1))
+    names = {seal.copy_layers([str(tmp_path / name)], str(tmp_path / f"{name}2")) for name in ("full", "hollow")}
+    assert len(names) == 1
+    seal.copy_layers([str(tmp_path / "hollow")], str(tmp_path / "unnamed"), named=False)
+    for copy in ("full2", "hollow2", "unnamed"):
+        path = tmp_path / copy / "file"
+        assert path.read_bytes() == (tmp_path / "full" / "file").read_bytes()
+        assert path.stat().st_blocks * 512 < 1 << 20
 
 
 def chain(top: Path, depth: int) -> Path:

@@ -149,6 +149,7 @@ def _isolation(host: HostFacts) -> list[Finding]:
         Finding("python", bool(host.python), "", python),
         Finding("network", host.devices == ("lo",), "kernel", f"devices in a box: {', '.join(host.devices)}"),
         Finding("egress", True, "proxy", _FAMILIES[host.ipv6]),
+        Finding("copies", True, "kernel", "a living box is copied while its processes are held or its files read-only"),
         Finding("system calls", filtered, "kernel", "a deny-list (seccomp) and no new privileges"),
     ]
 

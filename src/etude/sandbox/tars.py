@@ -172,7 +172,7 @@ def _require_same_kind(member: Member, kinds: dict[str, str]) -> None:
         raise RequestRefused(f"member {member.name!r} is a {member.kind}, but was a {before} before")
 
 
-def pack(members: list[Member], contents: bytes) -> bytes:
+def pack(members: list[Member], contents: bytes | bytearray) -> bytes:
     """Make a tar of these members. `contents` holds the contents of all files, joined in order."""
     kinds = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE}
     target, view = io.BytesIO(), memoryview(contents)

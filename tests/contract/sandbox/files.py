@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import pytest
 from tests.contract.sandbox.support import FILES, in_a_box, ok
@@ -59,6 +60,24 @@ class FileCases:
             with contextlib.suppress(*OF_THE_PATH):
                 await box.write_file(f"{path}/below", b"")
         assert await box.read_file("calc.py") == FILES["calc.py"]
+
+    async def test_a_workdir_that_becomes_a_link_leads_nowhere(self, box: Box, tmp_path: Path) -> None:
+        """Only where the box's user may replace it."""
+        host = tmp_path / "host"
+        host.mkdir()
+        for name in ("secret", "calc.py"):
+            (host / name).write_text("of the host")
+        host.chmod(0o777)
+        await box.exec(f"mv work moved && ln -s {host} work", timeout=5, cwd="/")
+        for look in (box.list_files, box.read_tree, lambda: box.layout(["."])):
+            with contextlib.suppress(SandboxError, OSError):
+                assert b"secret" not in repr(await look()).encode()
+        for name in ("calc.py", "secret"):
+            with contextlib.suppress(SandboxError, OSError):
+                assert await box.read_file(name) == FILES[name]
+            with contextlib.suppress(SandboxError, OSError):
+                await box.write_file(name, b"of a box")
+        assert {path.read_text() for path in host.iterdir()} == {"of the host"}
 
     @in_a_box()
     async def test_a_layout_tells_names_kinds_modes_and_links_and_nothing_else(self, box: Box) -> None:

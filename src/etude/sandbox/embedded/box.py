@@ -65,8 +65,8 @@ class EmbeddedBox(ServedBox):
         self.cells, self.cgroup = cells, cgroup
         self.backend, self._gone = backend, gone
         self.sealing = asyncio.Lock()
-        """Held while a fork seals the box (makes its written files read-only). Overlapping forks wait, and then find
-        nothing left to seal."""
+        """Overlapping forks and snapshots make the box's files read-only one after the other. Later forks find nothing
+        left to seal."""
         # If the zygote dies, close the box's socket, so that the box ends even if its death signal did not arrive.
         gone.add_done_callback(lambda _: channel.close() if channel.ready.done() else None)
 

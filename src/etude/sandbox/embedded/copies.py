@@ -9,11 +9,12 @@ get a copy of the cell.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from etude.sandbox.contract import Box, BoxBusy, RequestRefused
+from etude.sandbox.contract import Box, BoxBusy, RequestRefused, SandboxLost
 from etude.sandbox.embedded.box import EmbeddedBox
 from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
 
@@ -41,7 +42,7 @@ class CopyableBox(EmbeddedBox):
         if count < 1:
             raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
         given = self.commands
-        below = await _uncancelled(_seal_frozen(self, kill=kill), drop)
+        below = await _uncancelled(_seal_unwritable(self, kill=kill), drop)
         try:
             makes = (self.backend.create_over(self.spec, self.image, below) for _ in range(count))
             made = await asyncio.gather(*makes, return_exceptions=True)
@@ -60,7 +61,7 @@ class CopyableBox(EmbeddedBox):
 async def _copied_cell(box: EmbeddedBox) -> tuple[str, list[Cell]]:
     """Copy what the box has written since its last fork into a layer of the store. Return the layer and the box's older
     cells, which are held for the caller, who must `drop` them."""
-    async with box.frozen(kill=False):
+    async with _unwritable(box, kill=False):
         below = box.cells[1:]
         hold(below)
         try:
@@ -83,15 +84,40 @@ async def _uncancelled(work: Coroutine[Any, Any, T], undo: Callable[[T], object]
         raise
 
 
-async def _seal_frozen(box: EmbeddedBox, *, kill: bool) -> list[Cell]:
-    async with box.frozen(kill=kill) as still, box.sealing:
+@contextlib.asynccontextmanager
+async def _unwritable(box: EmbeddedBox, *, kill: bool) -> AsyncIterator[bool]:
+    """Freeze the box during the block, with no way to change its files. Yields whether no process is alive. Raises
+    BoxBusy if a process has a file open for writing.
+
+    Two walls: all processes are held, and the files are read-only. Where one of them is missing, the other one holds.
+    Some processes cannot be held (a debugger holds them), and a shared writable mapping keeps the files from becoming
+    read-only."""
+    async with box.frozen(kill=kill) as frozen, box.sealing:
+        if frozen.still:
+            yield True
+            return
+        cell = box.cells[0]
+        if not await box.zygote.forbid_writes(box.id) and frozen.free:
+            raise BoxBusy(
+                f"box {box.id} is being written to, and not all stand still ({frozen.free}): wait, or kill=True"
+            )
+        try:
+            yield False
+        finally:
+            if box.cells[0] is cell:  # Otherwise it has another root, which is writable.
+                with contextlib.suppress(SandboxLost):
+                    await box.zygote.allow_writes(box.id)
+
+
+async def _seal_unwritable(box: EmbeddedBox, *, kill: bool) -> list[Cell]:
+    async with _unwritable(box, kill=kill) as still:
         return await _seal(box, still=still)
 
 
 async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
-    """Make what the frozen box has written read-only; if processes prevent that, copy it instead. Return the cells that
-    the box's children use as lower layers, held for the caller, who must `drop` them. `still`: no process of the box is
-    alive."""
+    """Make what the box has written read-only for good; if processes prevent that, copy it instead. Return the cells
+    that the box's children use as lower layers, held for the caller, who must `drop` them. `still`: no process of the
+    box is alive."""
     below = list(box.cells)
     if await box.zygote.untouched(box.id, below[0].path, layers_of(below[1:], box.lease.paths)):
         hold(below[1:])
@@ -123,7 +149,7 @@ async def _merge_cells(box: EmbeddedBox, below: list[Cell], count: int) -> list[
 
 
 async def _restack(box: EmbeddedBox, below: list[Cell], *, still: bool) -> bool:
-    """Move the frozen box to a new cell on top of `below`. Return False if living processes prevent that."""
+    """Move the box to a new cell on top of `below`. Return False if living processes prevent that."""
     shared = [] if still else await box.rehearse()
     if shared is None:
         return False

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from etude.sandbox.contract import DiskFull, RequestRefused, SandboxError, SandboxLost, SandboxUnavailable
+from etude.sandbox.contract import BoxBusy, DiskFull, RequestRefused, SandboxError, SandboxLost, SandboxUnavailable
 from etude.sandbox.embedded.probe import advice
-from etude.sandbox.inside.wire import MAX_ORDER
+from etude.sandbox.inside.wire import MAX_ORDER, printable
 from etude.sandbox.inside.zygote_root import ZygoteSettings
 from etude.sandbox.light_python import light_command
 
@@ -142,13 +142,26 @@ class ZygoteClient:
         named. Return the digest of the content."""
         answer = await self._ask({"op": "copy", "sources": sources, "target": target, "cell": cell})
         if "error" in answer:
-            kinds = {"lost": SandboxLost, "disk_full": DiskFull, "refused": RequestRefused}
-            raise kinds.get(answer["kind"], SandboxError)(f"copying what a box has written: {answer['error']}")
+            kinds = {"lost": SandboxLost, "disk_full": DiskFull, "refused": RequestRefused, "busy": BoxBusy}
+            why = printable(answer["error"])
+            raise kinds.get(answer["kind"], SandboxError)(f"copying what a box has written: {why}")
         return str(answer["digest"])
 
     async def untouched(self, box: str, cell: str, layers: list[str]) -> bool:
         """Whether the box has written nothing to its cell on top of `layers`."""
         return bool((await self._ask({"op": "untouched", "id": box, "cell": cell, "layers": layers})).get("untouched"))
+
+    async def forbid_writes(self, box: str) -> bool:
+        """Let no process of the box change its files until `allow_writes`, or until it has another root. Return False
+        if a process has a file open for writing, or mapped so."""
+        answer = await self._ask({"op": "forbid_writes", "id": box, "forbidden": True})
+        if answer.get("kind") == "lost":
+            raise SandboxLost(f"box {box} ended while it was copied: {answer['error']}")
+        return "error" not in answer
+
+    async def allow_writes(self, box: str) -> None:
+        """If the box has ended, nothing needs to be done."""
+        await self._ask({"op": "forbid_writes", "id": box, "forbidden": False})
 
     async def restack(self, box: str, cell: str, layers: list[str], shared: list[str]) -> str:
         """Move the box to a new cell on top of `layers`. Return "", or the reason why the box's processes prevent the
@@ -156,9 +169,11 @@ class ZygoteClient:
         answer = await self._ask({"op": "restack", "id": box, "cell": cell, "layers": layers, "shared": shared})
         if answer.get("kind") == "lost":
             raise SandboxLost(f"box {box} ended while it was forked: {answer['error']}")
+        if answer.get("kind") == "refused":
+            raise RequestRefused(f"box {box} has replaced a folder that each box needs: {printable(answer['error'])}")
         if answer.get("kind") == "failed":
             raise SandboxError(f"box {box} could not be sealed, and goes on as it was: {answer['error']}")
-        return str(answer.get("error", ""))
+        return printable(answer.get("error", ""))
 
     async def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
         self._tickets += 1

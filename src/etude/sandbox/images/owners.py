@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from etude.sandbox.inside import removal
+from etude.sandbox.inside import removal, walk
 
 
 @contextlib.contextmanager
@@ -55,18 +55,22 @@ def remove_tree(path: Path) -> None:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Return the disk use of a tree in bytes. Several names of a file count once; files that vanish do not count."""
+    """Return the disk use of a tree in bytes. Several names of a file count once. Files that vanish, or lie deeper than
+    the longest path, are not counted."""
     seen: set[tuple[int, int]] = set()
-    total, todo = folder.lstat().st_blocks * 512, [str(folder)]
-    while todo:
-        with contextlib.suppress(OSError), os.scandir(todo.pop()) as entries:
-            for entry in entries:
-                with contextlib.suppress(FileNotFoundError):
-                    info = entry.stat(follow_symlinks=False)
-                    if stat.S_ISDIR(info.st_mode):
-                        todo.append(entry.path)
-                    elif info.st_nlink > 1 and (info.st_dev, info.st_ino) in seen:
-                        continue
+    top = walk.open_top(str(folder))
+    try:
+        total = os.fstat(top).st_blocks * 512
+        for _, number, names, enter in walk.walk(top, whole=False):
+            for name in names:
+                info = walk.look_at(number, name)
+                if info is None or (info.st_nlink > 1 and (info.st_dev, info.st_ino) in seen):
+                    continue
+                if stat.S_ISDIR(info.st_mode):
+                    enter.append(name)
+                elif info.st_nlink > 1:
                     seen.add((info.st_dev, info.st_ino))
-                    total += info.st_blocks * 512
+                total += info.st_blocks * 512
+    finally:
+        os.close(top)
     return total

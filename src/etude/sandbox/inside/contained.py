@@ -19,7 +19,7 @@ import stat
 import sys
 from typing import Any
 
-from etude.sandbox.inside import files, init, kernel, processes, seccomp, spawn, wire
+from etude.sandbox.inside import content, files, init, kernel, processes, seccomp, spawn, walk, wire
 from etude.sandbox.inside.memory import MemoryEvents
 
 _FIRST_FREE = 10
@@ -111,7 +111,7 @@ class ContainerInit(init.Init):
             )
         return launch
 
-    def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
+    def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes | bytearray] | None:
         if header["op"] != "digest":
             return super().perform(header, payload)
         self.identity.be_root()
@@ -123,19 +123,40 @@ class ContainerInit(init.Init):
 
 def digest_of(paths: list[bytes]) -> str:
     """Return a digest of the names, kinds, modes, owners, link counts and content of these files, but not their
-    times."""
+    times. Raises Refused if a path leads through a link or one of the files is replaced meanwhile."""
     digest = hashlib.blake2b(digest_size=16)
-    for path in paths:
-        info = os.lstat(path)
-        content = b""
-        if stat.S_ISREG(info.st_mode):
-            with open(path, "rb") as file:
-                content = hashlib.file_digest(file, hashlib.blake2b).digest()
-        elif stat.S_ISLNK(info.st_mode):
-            content = os.readlink(path)
-        for part in (path, repr((info.st_mode, info.st_uid, info.st_gid, info.st_nlink)).encode(), content):
-            digest.update(len(part).to_bytes(8, "big") + part)
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for path in paths:
+            above, _, name = os.fsdecode(path).lstrip("/").rpartition("/")
+            folder = kernel.openat2(root, above or ".", os.O_PATH | os.O_DIRECTORY, 0, walk.BENEATH)
+            try:
+                info, text = _facts(folder, name)
+            finally:
+                os.close(folder)
+            for part in (path, repr((info.st_mode, info.st_uid, info.st_gid, info.st_nlink)).encode(), text):
+                digest.update(len(part).to_bytes(8, "big") + part)
+    except content.Changed as error:
+        raise files.Refused(str(error)) from None
+    finally:
+        os.close(root)
     return digest.hexdigest()
+
+
+def _facts(folder: int, name: str) -> tuple[os.stat_result, bytes]:
+    """Return the stat result of an entry, and a digest of its content or its target if it is a link."""
+    info = os.stat(name or ".", dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISLNK(info.st_mode):
+        return info, os.fsencode(os.readlink(name, dir_fd=folder))
+    if not stat.S_ISREG(info.st_mode):
+        return info, b""
+    number = walk.open_file(folder, name)
+    try:
+        if not walk.same_entry(os.fstat(number), info):
+            raise content.Changed(name)
+        return info, content.digest_of(number, info)
+    finally:
+        os.close(number)
 
 
 def main() -> None:

@@ -13,9 +13,11 @@ import os
 import stat
 from collections.abc import Iterator
 
-from etude.sandbox.inside import kernel
+from etude.sandbox.inside import kernel, walk
 
 MAX_LISTED, MAX_DEPTH = 100_000, 500
+MAX_NAME_BYTES = 16 << 20
+"""Most bytes of all paths of one listing, so that it fits into pid 1's memory."""
 
 
 OF_THE_PATH = frozenset(
@@ -103,13 +105,16 @@ def read_with_facts(workdir: str, path: str, max_bytes: int, proc: int) -> tuple
     """Like `read`, with the file's stat result."""
     with _base_of(workdir, path) as (base, rest, rule):
         number = _open(base, rest, os.O_RDONLY, rule)
-    with open(number, "rb") as file:
+    # Not by open(number, "rb"), which does not close the descriptor of a folder.
+    try:
         info = _require_regular(number, path, proc)
         # Read at most the file's size: the buffer for the whole request is allocated before anything is read.
-        data = file.read(info.st_size + 1) if info.st_size <= max_bytes else b""
-        if info.st_size > max_bytes or len(data) > max_bytes:
-            raise Refused(f"{path} has {max(info.st_size, len(data))} bytes; at most {max_bytes} were asked for")
-        return info, data
+        data = os.read(number, info.st_size + 1) if info.st_size <= max_bytes else b""
+    finally:
+        os.close(number)
+    if info.st_size > max_bytes or len(data) > max_bytes:
+        raise Refused(f"{path} has {max(info.st_size, len(data))} bytes; at most {max_bytes} were asked for")
+    return info, data
 
 
 def write(workdir: str, path: str, data: bytes, *, executable: bool, proc: int) -> None:
@@ -147,29 +152,32 @@ def _make_parents(base: int, path: str, rule: int) -> None:
                 os.close(above)
 
 
-def require_shallow(folder: str) -> None:
-    """Refuse a path of more than MAX_DEPTH levels: a walk recurses and keeps every parent open, which could crash pid
-    1."""
-    if folder.count("/") > MAX_DEPTH:
-        raise Refused(f"folders are nested more than {MAX_DEPTH} deep")
+def walk_shallow(top: int, *, mounts: bool) -> Iterator[tuple[str, int, list[str], list[str]]]:
+    """Like walk.walk. Refuse folders that are nested too deep for an answer: deeper than MAX_DEPTH levels, or than a
+    path has bytes."""
+    try:
+        for found in walk.walk(top, mounts=mounts):
+            if found[0].count("/") >= MAX_DEPTH:
+                raise Refused(f"folders are nested more than {MAX_DEPTH} deep")
+            yield found
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise Refused(f"folders are nested too deep: a path has at most {walk.LONGEST} bytes") from None
 
 
 def _walk(top: int) -> Iterator[tuple[str, str, int, os.stat_result]]:
-    """Yield (folder, name, open folder, stat result) of every entry below the open folder `top`. Other mounts (/proc,
+    """Yield (path, name, open folder, stat result) of every entry below the open folder `top`. Other mounts (/proc,
     /dev and the host's system folders) are not entered."""
     device = os.fstat(top).st_dev
-    for folder, folders, names, number in os.fwalk(".", dir_fd=top, follow_symlinks=False):
-        require_shallow(folder)
-        entered: list[str] = []
-        for name in (*folders, *names):
-            try:
-                info = os.stat(name, dir_fd=number, follow_symlinks=False)
-            except FileNotFoundError:  # It was removed meanwhile.
+    for folder, number, names, enter in walk_shallow(top, mounts=False):
+        for name in names:
+            info = walk.look_at(number, name)
+            if info is None:
                 continue
-            yield folder, name, number, info
+            yield f"{folder}/{name}" if folder else name, name, number, info
             if stat.S_ISDIR(info.st_mode) and info.st_dev == device:
-                entered.append(name)
-        folders[:] = entered
+                enter.append(name)
 
 
 def layout_below(workdir: str, path: str) -> list[str]:
@@ -177,14 +185,18 @@ def layout_below(workdir: str, path: str) -> list[str]:
     target, separated by NUL."""
     with opened_folder(workdir, path) as top:
         found = [f"{path}\0{os.fstat(top).st_mode:o}\0"]
-        for folder, name, number, info in _walk(top):
+        room = MAX_NAME_BYTES
+        for inside, name, number, info in _walk(top):
             target = ""
             if stat.S_ISLNK(info.st_mode):
                 with contextlib.suppress(OSError):  # It was removed or replaced meanwhile.
                     target = os.readlink(name, dir_fd=number)
-            found.append(f"{path}/{folder}/{name}\0{info.st_mode:o}\0{target}")
+            found.append(f"{path}/./{inside}\0{info.st_mode:o}\0{target}")
+            room -= len(found[-1])
             if len(found) > MAX_LISTED:
                 raise Refused(f"more than {MAX_LISTED} names below {path}")
+            if room < 0:
+                raise Refused(f"more than {MAX_NAME_BYTES} bytes of names below {path}")
     return sorted(found)
 
 
@@ -192,9 +204,13 @@ def list_below(workdir: str, path: str) -> list[str]:
     """Return the sorted paths of all regular files below the folder. Other mounts are not entered."""
     found: list[str] = []
     with opened_folder(workdir, path) as top:
-        for folder, name, _, info in _walk(top):
+        room = MAX_NAME_BYTES
+        for inside, _, _, info in _walk(top):
             if stat.S_ISREG(info.st_mode):
-                found.append(f"{folder}/{name}".removeprefix("./"))
+                found.append(inside)
+                room -= len(inside)
             if len(found) > MAX_LISTED:
                 raise Refused(f"more than {MAX_LISTED} files below {path}")
+            if room < 0:
+                raise Refused(f"more than {MAX_NAME_BYTES} bytes of names below {path}")
     return sorted(found)

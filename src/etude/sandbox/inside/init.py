@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from etude.sandbox.inside import files, kernel, moving, processes, spawn, sysv, trees, wire
+from etude.sandbox.inside import files, kernel, moving, processes, spawn, sysv, tracing, trees, wire
 from etude.sandbox.inside.background import Background, PendingPoll
 from etude.sandbox.inside.command import Command
 from etude.sandbox.inside.events import Events
@@ -105,8 +105,9 @@ class Init:
         self.ended: list[Command] = []
         self.stopped_before: set[int] = set()
         """Pids that were stopped before the freeze, by themselves or their shell. They stay stopped afterwards."""
+        self.hold = tracing.Hold()
         self.working_folders: list[moving.WorkingFolder] = []
-        """Working folders of the frozen threads. If the box has got a new root, `thaw` makes each thread change to the
+        """Working folders of the held threads. If the box has got a new root, `thaw` makes each thread change to the
         folder of the same path there."""
         self.proc_device = os.stat("/proc").st_dev
         os.set_blocking(self.requests, False)
@@ -127,7 +128,7 @@ class Init:
             self.events.wait(self.poll_timeout())
             self.watch()
 
-    def send(self, header: wire.Header, payload: bytes = b"") -> None:
+    def send(self, header: wire.Header, payload: bytes | bytearray = b"") -> None:
         try:
             if not self.sender.put(header, payload):
                 self.events.write(self.sender.number, self.flush)
@@ -166,6 +167,9 @@ class Init:
                 self.send({"ticket": ticket, **reply[0]}, reply[1])
         except files.Refused as refusal:
             self.send({"ticket": ticket, "error": str(refusal), "kind": "refused"})
+        except MemoryError:
+            lack = f"{header['op']} needs more memory than pid 1 has: ask for less at a time"
+            self.send({"ticket": ticket, "error": lack, "kind": "refused"})
         except OSError as error:
             kind = errno.errorcode.get(error.errno or 0, "EIO")
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -174,7 +178,7 @@ class Init:
                 kind = "refused"
             self.send({"ticket": ticket, "error": error.strerror or str(error), "kind": kind})
 
-    def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
+    def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes | bytearray] | None:
         """Return the answer, or None if it is sent later or the request has none."""
         match header["op"]:
             case "exec":
@@ -211,7 +215,7 @@ class Init:
             case "stats":
                 return self.stats(), b""
             case "freeze":
-                return {"writers": self.freeze(kill=header["kill"]), "still": processes.none_live()}, b""
+                return self.freeze(kill=header["kill"]), b""
             case "rehearse":
                 return self.rehearse(), b""
             case "thaw":
@@ -254,30 +258,34 @@ class Init:
 
     # -- freezing
 
-    def freeze(self, *, kill: bool) -> list[str]:
-        """Stop all processes and return []. If some have a file open for writing, or do not stop, undo the freeze and
-        describe them. With `kill`, kill all instead."""
+    def freeze(self, *, kill: bool) -> wire.Header:
+        """Stop all processes and hold them; with `kill`, kill them instead. The answer holds `writers`: those that have
+        a file open for writing, or do not stop. If there are any, the freeze is undone. It also holds `still` (no
+        process is alive) and `free` (why some process could not be held; "" if all are).
+
+        A signal from inside can wake a process that is stopped, but not one that is held."""
         self.frozen += 1
         if kill:
             processes.signal_all(signal.SIGKILL)
             processes.wait_until_dead()
-            return []
+            return {"writers": [], "still": processes.none_live(), "free": ""}
         if self.frozen == 1:
             self.stopped_before = processes.stopped()
         all_stopped = processes.stop_all(self.stopped_before)
         self.identity.be_root()
         writers = processes.find_writers() if all_stopped else ["a process that does not stop"]
+        free = "" if writers else self.hold.take_all()
         self.identity.restore()
         if writers:
             self.thaw()
-        return writers
+        return {"writers": writers, "still": processes.none_exist(), "free": free}
 
     def rehearse(self) -> wire.Header:
         """Check whether the stopped processes can be moved to another root, and keep their working folders for `thaw`.
         The answer holds `shared` (files that processes map shared), or `stays` (why no move is possible)."""
         self.identity.be_root()
         try:
-            self.working_folders, shared = moving.rehearse()
+            self.working_folders, shared = moving.rehearse(self.hold)
         except moving.CannotMove as why:
             return {"stays": str(why)}
         finally:
@@ -293,7 +301,9 @@ class Init:
             moving.move_to_new_root(self.working_folders)  # If a thread is left behind, this raises and the box ends.
             self.identity.restore()
             self.working_folders = []
+        self.hold.release({command.pid for command in [*self.commands.values(), *self.ended]})
         processes.resume_all(self.stopped_before)
+        self.hold.release_late()
         ended, self.ended = self.ended, []
         for command in ended:
             self.finish(command)

@@ -18,7 +18,8 @@ MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 _MS_REMOUNT, MNT_DETACH = 0x20, 2
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_IDMAP = 1, 2, 4, 0x100000
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
-RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH, RESOLVE_IN_ROOT = 0x02, 0x04, 0x08, 0x10
+RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS = 0x01, 0x02, 0x04
+RESOLVE_BENEATH, RESOLVE_IN_ROOT = 0x08, 0x10
 CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 6, 7, 21
 
 _AT_FDCWD, _AT_RECURSIVE, _AT_EMPTY_PATH, _SIGCHLD, _SIGKILL = -100, 0x8000, 0x1000, 17, 9
@@ -116,6 +117,14 @@ def restrict_mount(target: str, attributes: int, step: str) -> None:
     wanted = struct.pack("=QQQQ", attributes, 0, 0, 0)
     path = ctypes.c_char_p(target.encode())
     _syscall("mount_setattr", step, _AT_FDCWD, path, _AT_RECURSIVE, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
+
+
+def set_read_only(target: str, step: str, *, read_only: bool) -> None:
+    """Make a single mount read-only, or writable again. Read-only fails with EBUSY while anybody has a file open for
+    writing through this mount or is just changing something."""
+    attributes = (MOUNT_ATTR_RDONLY, 0) if read_only else (0, MOUNT_ATTR_RDONLY)
+    wanted, path = struct.pack("=QQQQ", *attributes, 0, 0), ctypes.c_char_p(target.encode())
+    _syscall("mount_setattr", step, _AT_FDCWD, path, 0, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
 
 
 def copy_mount(path: str, step: str) -> int:

@@ -70,14 +70,14 @@ def memfd_bytes(threads: list[str], seen: set[int]) -> int:
             for number in os.listdir(f"{thread}/fd"):
                 with contextlib.suppress(OSError):
                     file = os.stat(f"{thread}/fd/{number}")
-                    if file.st_dev == _device() and file.st_ino not in seen:
+                    if file.st_dev == memfd_device() and file.st_ino not in seen:
                         seen.add(file.st_ino)
                         total += file.st_blocks * 512
     return total
 
 
 @functools.cache
-def _device() -> int:
+def memfd_device() -> int:
     """Device number of all memfd files. They lie on one file system, which is not mounted in the box."""
     number = os.memfd_create("device", os.MFD_CLOEXEC)
     try:

@@ -3,7 +3,8 @@ root.
 
 pivot_root itself moves the root directory of every process, and every working folder that is the root. All other
 threads are made to call chdir (tracing.py). Running programs and private mappings may go on using the old files, since
-the old files do not change any more.
+the old files do not change any more. From the first check until the move is done, all threads are held, so no signal
+wakes one meanwhile.
 
 A process that could tell old files from new ones cannot be moved, and the box is copied instead. Such a process has
 open files or folders, file watches, sockets with a name in the file system, shared mappings that show what others
@@ -15,7 +16,10 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from etude.sandbox.inside import kernel, processes, tracing
+from etude.sandbox.inside import kernel, memory, tracing
+
+_MOST_SHARED_BYTES = 32 << 10
+"""Most bytes of the paths of files that are mapped shared, which the zygote has to be told in one message."""
 
 
 class CannotMove(Exception):
@@ -39,46 +43,68 @@ class WorkingFolder:
         except (FileNotFoundError, ProcessLookupError):
             return True
         try:
-            return os.path.samestat(current, os.stat(self.path))
+            number = kernel.openat2(0, self.path, os.O_PATH | os.O_NOFOLLOW, 0, kernel.RESOLVE_NO_SYMLINKS)
         except OSError:
             return False
+        try:
+            return os.path.samestat(current, os.fstat(number))
+        finally:
+            os.close(number)
 
-    def change(self) -> None:
-        tracing.change_folder(self.thread, self.path, self.vdso)
+    def change(self, path: str = "") -> None:
+        tracing.change_folder(self.thread, path or self.path, self.vdso)
 
 
-def rehearse() -> tuple[list[WorkingFolder], list[str]]:
-    """Check that all processes of the box, which must be stopped, can be moved to a new root, or raise CannotMove.
-    Return the working folders to change, and the files that processes map shared.
+def rehearse(hold: tracing.Hold) -> tuple[list[WorkingFolder], list[str]]:
+    """Hold all processes of the box, and check that they can be moved to a new root, or raise CannotMove. Return the
+    working folders to change, and the files that processes map shared. The caller releases the hold in any case.
 
     If the box has written one of these shared files since its last fork, the caller must not move it: the mapping would
     go on showing the old file and miss later changes.
 
-    To prove that threads can be made to change their working folders, one of each process changes to the folder it is
-    in."""
+    To prove that threads can be made to change their working folders, each changes to the folder it is in."""
     if not tracing.KNOWN:
         raise CannotMove(f"moving processes is not supported on {kernel.MACHINE}")
     folders: list[WorkingFolder] = []
     shared: set[str] = set()
     try:
+        if reason := hold.take_all():
+            raise CannotMove(reason)
         _require_no_named_socket()
         view = _View()
-        for process in processes.living():
-            vdso, mapped = _mappings(process)
+        for threads in hold.threads.values():
+            vdso, mapped = _mappings(threads[0])
             shared |= mapped
-            found = [folder for thread in _threads(process) if (folder := view.working_folder(thread, vdso))]
-            # Threads usually share their working folder. Those with another one are moved in `move_to_new_root`.
-            for folder in found[:1]:
-                folder.change()
-            folders += found
+            folders += _rehearsed([folder for thread in threads if (folder := view.working_folder(thread, vdso))])
     except OSError as error:
         raise CannotMove(f"{error.filename or 'a process'}: {error.strerror}") from error
+    if sum(len(os.fsencode(path)) for path in shared) > _MOST_SHARED_BYTES:
+        raise CannotMove(f"{len(shared)} files are mapped shared")
     return folders, sorted(shared)
 
 
+def _rehearsed(folders: list[WorkingFolder]) -> list[WorkingFolder]:
+    """Make each of a process's threads change to the folder it is in. Return the folders that have to be changed one by
+    one: threads usually share theirs, which shows when the first one goes to the root."""
+    if len(folders) < 2:
+        for folder in folders:
+            folder.change()
+        return folders
+    first, *others = folders
+    first.change()
+    first.change("/")
+    try:
+        others = [folder for folder in others if folder.is_current()]
+    finally:
+        first.change()
+    for folder in others:
+        folder.change()
+    return [first, *others]
+
+
 def move_to_new_root(folders: list[WorkingFolder]) -> None:
-    """Make each thread change to its folder's path under the current root. Raises CannotMove if one does not get
-    there."""
+    """Make each held thread change to its folder's path under the current root. Raises CannotMove if one does not get
+    there, which only a fault of ours can bring about: it did so before, and nothing has run since."""
     for folder in folders:
         with suppress(OSError):
             if not folder.is_current():
@@ -122,10 +148,6 @@ class _View:
                 raise CannotMove(f"thread {thread} watches files")
 
 
-def _threads(process: int) -> list[int]:
-    return sorted(map(int, os.listdir(f"/proc/{process}/task")))
-
-
 def _field(path: str, name: str) -> str:
     """Return a field of a /proc file, or "" if the kernel does not report it."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
@@ -133,13 +155,22 @@ def _field(path: str, name: str) -> str:
 
 
 def _mappings(process: int) -> tuple[int, set[str]]:
+    """Return the address of the vdso, and the files that the process maps shared. Raises CannotMove for a file whose
+    name does not tell which one it is: it is deleted (but may have other names), or its name holds a backslash, which
+    stands for other characters too."""
     vdso, shared = 0, set()
+    unnamed = {memory.memfd_device(), os.stat("/dev/shm").st_dev}
     with open(f"/proc/{process}/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
             words = line.rstrip("\n").split(maxsplit=5)
             if words[-1] == "[vdso]":
                 vdso = int(words[0].partition("-")[0], 16)
             elif words[1].endswith("s") and words[-1].startswith("/"):
+                major, minor = (int(part, 16) for part in words[3].split(":"))
+                if os.makedev(major, minor) in unnamed:
+                    continue
+                if "\\" in words[-1] or words[-1].endswith(" (deleted)"):
+                    raise CannotMove(f"{words[-1]} is mapped shared")
                 shared.add(words[-1])
     return vdso, shared
 

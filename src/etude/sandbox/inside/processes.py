@@ -20,6 +20,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 UNREADABLE = "?"
 """The mark of a process whose program file is unreadable: the kernel hides its UTS namespace."""
 _UNREACHABLE = (FileNotFoundError, ProcessLookupError, PermissionError)
+_MOST_WRITERS = 5
+"""Open files that a message names."""
 _DEAD, _STOPPED = {b"Z", b"X"}, {b"T", b"t"}
 
 
@@ -52,13 +54,21 @@ def _others() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
 
 
+def threads_of(pid: int) -> list[int]:
+    try:
+        return sorted(map(int, os.listdir(f"/proc/{pid}/task")))
+    except _UNREACHABLE:
+        return []
+
+
 def _threads(pid: int) -> list[str]:
     """Return the /proc folders of the threads. A process whose main thread has ended looks like a zombie, but its other
     threads may still run."""
-    try:
-        return [f"/proc/{pid}/task/{number}" for number in os.listdir(f"/proc/{pid}/task")]
-    except _UNREACHABLE:
-        return []
+    return [f"/proc/{pid}/task/{number}" for number in threads_of(pid)]
+
+
+def is_alive(pid: int, thread: int) -> bool:
+    return _state(f"/proc/{pid}/task/{thread}") not in _DEAD
 
 
 def is_there(pid: int) -> bool:
@@ -175,6 +185,16 @@ def none_live() -> bool:
     return not living()
 
 
+def none_exist() -> bool:
+    """Whether the box has no process but pid 1, not even a dead one. Unlike `none_live`, which lists /proc, this cannot
+    miss a process that is born while its parent ends: the kernel answers for one moment."""
+    try:
+        os.kill(-1, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
 def living() -> list[int]:
     return [pid for pid in _others() if mark_of(pid)]
 
@@ -258,8 +278,8 @@ def _memory_at(folder: str) -> dict[bytes, bytes]:
 
 
 def find_writers() -> list[str]:
-    """Return "pid name: path" of each regular file of the box that a process holds open for writing."""
-    writers = {}
+    """Return "pid name: path" of regular files of the box that a process holds open for writing: the first few."""
+    writers: dict[tuple[int, str], str] = {}
     for pid in _others():
         for folder in _threads(pid):
             with contextlib.suppress(*_UNREACHABLE):
@@ -268,7 +288,10 @@ def find_writers() -> list[str]:
                     if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/memfd:")):
                         with open(f"{folder}/fdinfo/{number}") as info:
                             flags = next(int(line.split()[1], 8) for line in info if line.startswith("flags:"))
-                        if flags & os.O_ACCMODE != os.O_RDONLY:
-                            with open(f"{folder}/comm") as comm:
+                        if flags & os.O_ACCMODE != os.O_RDONLY and (pid, path) not in writers:
+                            if len(writers) == _MOST_WRITERS:
+                                return [*writers.values(), "others"]
+                            # A process may give itself any bytes as its name.
+                            with open(f"{folder}/comm", encoding="utf-8", errors="surrogateescape") as comm:
                                 writers[pid, path] = f"{pid} {comm.read().strip()}: {path}"
     return [*writers.values()]

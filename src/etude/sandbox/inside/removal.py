@@ -1,79 +1,152 @@
 """Removes folder trees that boxes have left, even folders that deny access to their owner or are nested deeper than the
-kernel's maximum path length."""
+kernel's maximum path length.
+
+Invariant: as in walk.py, no link is followed, so nothing outside of the tree is removed or changed even while somebody
+puts links into it.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import os
 import stat
 
+from etude.sandbox.inside import kernel, walk
+
 _LONG = 512
 """Longest path below the tree to remove, in bytes. Folders below a longer one are moved up to the top of the tree, so
 that every path stays far below the kernel's 4096 bytes and is quick to resolve."""
 _MOVED = itertools.count()
+_ANY_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Opens a folder whatever its mode."""
 
 
-def remove_tree(top: str) -> None:
+def remove_tree(path: str) -> None:
     """Remove the tree or file, if it exists. Several processes may remove the same tree at once."""
-    if os.path.islink(top) or not os.path.isdir(top):
-        if os.path.lexists(top):
-            os.unlink(top)
+    above, separator, name = path.rstrip("/").rpartition("/")
+    try:
+        parent = os.open(above or separator or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
         return
-    long = len(os.fsencode(top)) + _LONG
-    todo, denied = [top], ""
+    try:
+        top = os.open(name, _ANY_FOLDER, dir_fd=parent)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        os.unlink(name, dir_fd=parent)
+    else:
+        try:
+            _remove_folders(parent, name, top)
+        finally:
+            os.close(top)
+    finally:
+        os.close(parent)
+
+
+def _remove_folders(parent: int, name: str, top: int) -> None:
+    """Remove the open folder `top`, which has this name in `parent`, with everything below it."""
+    todo, denied = [""], None
     while todo:
         folder = todo[-1]
         try:
-            inner = _remove_files(folder)
-            if len(os.fsencode(folder)) > long:
-                inner = [_moved_to_top(path, top) for path in inner]
+            inner = _remove_files(top, folder)
             if not inner:
-                os.rmdir(folder)
+                _remove_empty(parent, name, top, folder)
                 todo.pop()
             todo += inner
-        except FileNotFoundError:
-            todo.pop()  # Another process removed or moved this folder. Moved folders are found from the top.
         except PermissionError:
-            if not _made_accessible(folder) and folder == denied:
+            if not _made_accessible(top, folder) and folder == denied:
                 raise
             denied = folder  # Another process may have fixed its mode just after this one was refused.
         except OSError as error:
-            if error.errno != errno.ENOTEMPTY or not _has_entries(folder):
+            if error.errno in walk.ELSEWHERE:
+                todo.pop()  # Another process removed, moved or replaced it. What is left is found from the top.
+            elif error.errno != errno.ENOTEMPTY or not _has_entries(top, folder):
                 raise
 
 
-def _remove_files(folder: str) -> list[str]:
-    """Remove all entries except subfolders, whose paths are returned."""
-    with os.scandir(folder) as found:
-        entries = list(found)
-    for entry in entries:
-        if not entry.is_dir(follow_symlinks=False):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(entry.path)
-    return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+def _remove_files(top: int, folder: str) -> list[str]:
+    """Remove all entries of the folder except subfolders, whose paths below `top` are returned."""
+    number = walk.open_below(top, folder)
+    try:
+        names = [name for name in os.listdir(number) if not _removed_file(number, name)]
+        if len(os.fsencode(folder)) > _LONG:
+            return [_moved_to_top(number, name, top) for name in names]
+        return [f"{folder}/{name}" if folder else name for name in names]
+    finally:
+        os.close(number)
 
 
-def _moved_to_top(folder: str, top: str) -> str:
-    os.chmod(folder, 0o700)  # Moving a folder changes its ".." entry.
-    higher = f"{top}/.lifted-{os.getpid()}-{next(_MOVED)}"
-    os.rename(folder, higher)
+def _removed_file(folder: int, name: str) -> bool:
+    """Remove the entry, unless it is a folder."""
+    info = walk.look_at(folder, name)
+    if info is not None and stat.S_ISDIR(info.st_mode):
+        return False
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return True
+    except IsADirectoryError:  # Another process has just put a folder there.
+        return False
+    return True
+
+
+def _moved_to_top(folder: int, name: str, top: int) -> str:
+    number = os.open(name, _ANY_FOLDER, dir_fd=folder)
+    try:
+        _make_accessible(number)  # Moving a folder changes its ".." entry.
+    finally:
+        os.close(number)
+    higher = f".lifted-{os.getpid()}-{next(_MOVED)}"
+    os.rename(name, higher, src_dir_fd=folder, dst_dir_fd=top)
     return higher
 
 
-def _made_accessible(folder: str) -> bool:
+def _remove_empty(parent: int, name: str, top: int, folder: str) -> None:
+    if not folder:
+        os.rmdir(name, dir_fd=parent)
+        return
+    above, _, last = folder.rpartition("/")
+    number = walk.open_below(top, above)
+    try:
+        os.rmdir(last, dir_fd=number)
+    finally:
+        os.close(number)
+
+
+def _made_accessible(top: int, folder: str) -> bool:
     """Give the owner full access. Return False if the mode was not the reason for a PermissionError."""
-    with contextlib.suppress(FileNotFoundError):
-        if stat.S_IMODE(os.lstat(folder).st_mode) & 0o700 == 0o700:
+    try:
+        number = kernel.openat2(top, folder or ".", _ANY_FOLDER, 0, walk.BENEATH)
+    except OSError as error:
+        if error.errno not in walk.ELSEWHERE:
+            raise
+        return True
+    try:
+        if stat.S_IMODE(os.fstat(number).st_mode) & 0o700 == 0o700:
             return False
-        os.chmod(folder, 0o700)
+        _make_accessible(number)
+    finally:
+        os.close(number)
     return True
 
 
-def _has_entries(folder: str) -> bool:
+def _make_accessible(folder: int) -> None:
+    """Works for a folder that was opened by O_PATH, unlike fchmod. The link in /proc leads to that very folder."""
+    os.chmod(f"/proc/self/fd/{folder}", 0o700)
+
+
+def _has_entries(top: int, folder: str) -> bool:
     """Whether another process has filled the folder, or removed it, since removing it failed because it was not empty.
     If not, that failure has no explanation."""
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
-        return any(found)
-    return True
+    try:
+        number = walk.open_below(top, folder)
+    except FileNotFoundError:
+        return True
+    try:
+        return bool(os.listdir(number))
+    finally:
+        os.close(number)

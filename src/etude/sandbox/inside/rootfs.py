@@ -11,13 +11,14 @@ import contextlib
 import os
 import stat
 
-from etude.sandbox.inside import kernel
+from etude.sandbox.inside import kernel, walk
 from etude.sandbox.inside.removal import remove_tree
 from etude.sandbox.inside.wire import Header
 from etude.sandbox.inside.zygote_root import ZygoteSettings
 
-SEAL = "seal"
-"""The step that fails if a process has a file open for writing, so that the box's files cannot be made read-only."""
+CLOSE, SEAL = "close", "seal"
+"""The steps that fail if a process has a file open for writing, so that the box's files cannot be made read-only: for a
+while, and for good."""
 IMAGE = "the image's"
 """Start of the name of a failed step that is the image's fault, such as "the image's /proc": a box needs a folder
 there, but the image has something else."""
@@ -125,6 +126,30 @@ def _make_folder(root: int, path: str, owner: int | None) -> None:
                     os.chown(parts[depth - 1], owner, owner, dir_fd=above, follow_symlinks=False)
             finally:
                 os.close(above)
+
+
+def holds(layer: str, path: str) -> bool:
+    """Whether the layer has an entry at this absolute path of a box."""
+    top = walk.open_top(layer)
+    try:
+        os.close(kernel.openat2(top, path.lstrip("/"), os.O_PATH | os.O_NOFOLLOW, 0, walk.BENEATH))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    finally:
+        os.close(top)
+    return True
+
+
+def forbid_writes(mount_namespace: int, own_namespace: int, *, forbidden: bool) -> None:
+    """Let no process of a box change its files any more, or allow it again. A box reaches its files through one mount,
+    which is made read-only: what stops a process may end, this does not.
+
+    Raises StepFailed (EBUSY) while a process has a file open for writing."""
+    try:
+        kernel.enter_mounts(mount_namespace)
+        kernel.set_read_only("/", CLOSE, read_only=forbidden)
+    finally:
+        kernel.enter_mounts(own_namespace)
 
 
 def mounts_for_first_root(settings: ZygoteSettings, base: str) -> list[tuple[str, str]]:

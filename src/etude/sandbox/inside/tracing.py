@@ -1,10 +1,13 @@
-"""Changes the working folder of a stopped thread: makes the thread call chdir by ptrace, and then restores its state.
+"""Holds threads by ptrace, and changes the working folder of a held thread.
 
-The thread is traced at the place where it was stopped, with all signals blocked. It is made to run a system call
+A stopped process can be woken from inside the box: a timer may send it SIGCONT. A held thread runs no instruction of
+its own until it is released, whatever signal comes; only SIGKILL ends it.
+
+To change its working folder, a held thread is made to call chdir, with all signals blocked: it runs a system call
 instruction in its vdso, the page of code that the kernel maps into every process. For that moment, the path lies below
 the thread's stack. Afterwards registers, memory and signal mask are restored.
 
-Invariant: whatever fails, the thread is left as it was, and stopped.
+Invariant: whatever fails, the thread is left as it was, and held.
 """
 
 from __future__ import annotations
@@ -16,18 +19,21 @@ import functools
 import os
 import signal
 import struct
+import time
 from collections.abc import Iterator
 
-from etude.sandbox.inside import kernel
+from etude.sandbox.inside import kernel, processes
 
 KNOWN = kernel.MACHINE == "x86_64"
 """This module knows the register layout of this machine."""
 _GETREGS, _SETREGS, _DETACH, _TO_NEXT_CALL = 12, 13, 17, 24
-_SEIZE, _GETSIGMASK, _SETSIGMASK, _GET_RSEQ = 0x4206, 0x420A, 0x420B, 0x420F
-_MARK_CALLS, _AT_CALL = 1, 5 | 0x80
-_STOPS = os.WSTOPPED | os.WEXITED | os.WNOWAIT | 0x40000000
-"""For waitid. WNOWAIT leaves an ended command to be reaped by its `Command`. The last bit is __WALL, which includes
-threads."""
+_SEIZE, _INTERRUPT, _GETSIGMASK, _SETSIGMASK, _GET_RSEQ = 0x4206, 0x4207, 0x420A, 0x420B, 0x420F
+_MARK_CALLS, _AT_CALL, _EVENT_STOP = 1, 5 | 0x80, 0x80
+_PATIENCE = 1.0
+"""Seconds until all threads must be held. One that waits for its child in vfork stops only with the child."""
+_ALSO_THREADS = 0x40000000  # __WALL
+_STOPS = os.WSTOPPED | os.WEXITED | os.WNOWAIT | _ALSO_THREADS
+"""For waitid. WNOWAIT leaves an ended command to be reaped by its `Command`."""
 _REGISTERS = struct.Struct("=27Q")
 _RAX, _RDI, _ORIGINAL_RAX, _RIP, _RSP = 10, 14, 15, 16, 19
 _RED_ZONE = 128
@@ -36,11 +42,111 @@ _CHDIR, _INSTRUCTION, _NO_CALL = 80, b"\x0f\x05", 2**64 - 1
 _EVERY_SIGNAL = struct.pack("=Q", 2**64 - 1)
 
 
+class Hold:
+    """Holds all threads of the box but pid 1's, from `take_all` until `release`."""
+
+    def __init__(self) -> None:
+        self.threads: dict[int, list[int]] = {}
+        """Process -> its held threads."""
+        self._free: dict[int, str] = {}
+        """Thread that cannot be held -> the reason."""
+        self._late: list[tuple[int, int]] = []
+
+    def take_all(self) -> str:
+        """Hold every thread, those of processes that are made meanwhile included. Return "", or why one cannot be held,
+        for example because a debugger in the box holds it, or because it does not stop. The others are held in any
+        case."""
+        deadline = time.monotonic() + _PATIENCE
+        self._free = {}
+        while fresh := self._fresh():
+            if time.monotonic() > deadline:
+                return "processes end and start all the time"
+            for process, thread in fresh:
+                self._seize(process, thread)
+            for process, thread in fresh:
+                if thread in self.threads.get(process, ()) and not _stopped_by(process, thread, deadline):
+                    self.threads[process].remove(thread)
+                    self._free[thread] = "it does not stop"
+                    self._late.append((process, thread))
+        return "; ".join(f"thread {thread}: {why}" for thread, why in self._free.items())
+
+    def _fresh(self) -> list[tuple[int, int]]:
+        """Return (process, thread) of each living thread that is not held yet."""
+        found = ((process, processes.threads_of(process)) for process in processes.living())
+        return [
+            (process, thread)
+            for process, threads in found
+            for thread in threads
+            if thread not in self.threads.get(process, ())
+            and thread not in self._free
+            and processes.is_alive(process, thread)
+        ]
+
+    def _seize(self, process: int, thread: int) -> None:
+        try:
+            kernel.ptrace(_SEIZE, thread, 0, _MARK_CALLS)
+        except OSError as error:
+            if processes.is_alive(process, thread):
+                self._free[thread] = str(error.strerror)
+            return
+        self.threads.setdefault(process, []).append(thread)
+        if not _stops(thread, os.WNOHANG):  # It has been woken: one that stands still is held at once.
+            with contextlib.suppress(ProcessLookupError):
+                kernel.ptrace(_INTERRUPT, thread, 0, 0)
+
+    def release(self, commands: set[int]) -> None:
+        """Let all threads go on, or stay stopped if a signal has stopped their process. `commands` are processes that
+        pid 1 reaps itself. Safe to call twice."""
+        held, self.threads = self.threads, {}
+        for process, threads in held.items():
+            for thread in sorted(threads, key=process.__eq__):  # The main thread can be reaped after the others alone.
+                _let_go(thread, reap=thread not in commands)
+
+    def release_late(self) -> None:
+        """Let those threads go that could not be held in time: they stop once their processes go on."""
+        late, self._late = self._late, []
+        deadline = time.monotonic() + _PATIENCE / 4
+        for process, thread in late:
+            if _stopped_by(process, thread, deadline):
+                _let_go(thread)
+
+
+def _stops(thread: int, flags: int = 0) -> os.waitid_result | None:
+    """Return the stop or end of a traced thread; with WNOHANG, None if it still runs."""
+    return os.waitid(os.P_PID, thread, _STOPS | flags)
+
+
+def _let_go(thread: int, *, reap: bool = True) -> None:
+    """Release a thread, or reap it if it was killed meanwhile: its parent can do so only after its tracer."""
+    try:
+        kernel.ptrace(_DETACH, thread, 0, 0)
+        return
+    except ProcessLookupError:
+        if not reap:
+            return
+    deadline = time.monotonic() + _PATIENCE  # It may still be ending.
+    with contextlib.suppress(ChildProcessError):
+        while os.waitid(os.P_PID, thread, os.WEXITED | os.WNOHANG | _ALSO_THREADS) is None:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.0003)
+
+
+def _stopped_by(process: int, thread: int, deadline: float) -> bool:
+    """Wait until the thread is held or has ended. Return False if it is neither at the deadline. The end of a main
+    thread cannot be waited for before the other threads are reaped."""
+    while _stops(thread, os.WNOHANG) is None and processes.is_alive(process, thread):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.0003)
+    return True
+
+
 def change_folder(thread: int, path: str, vdso: int) -> None:
-    """Make the stopped thread change its working folder. `vdso` is the address of the vdso in its memory. Raises
-    OSError if the thread cannot be traced or the call fails."""
+    """Make the held thread change its working folder. `vdso` is the address of the vdso in its memory. Raises OSError
+    if the call fails."""
     instruction = vdso + _offset_in_vdso()
-    with _attached(thread) as memory, _signals_blocked(thread):
+    with _memory_of(thread) as memory, _signals_blocked(thread):
         if os.pread(memory, len(_INSTRUCTION), instruction) != _INSTRUCTION:
             raise OSError(errno.ENOEXEC, "the thread has another vdso")
         _require_no_rseq(thread, memory)
@@ -54,18 +160,12 @@ def change_folder(thread: int, path: str, vdso: int) -> None:
 
 
 @contextlib.contextmanager
-def _attached(thread: int) -> Iterator[int]:
-    """Trace the thread during the block. Yield a descriptor of its memory."""
-    kernel.ptrace(_SEIZE, thread, 0, _MARK_CALLS)
+def _memory_of(thread: int) -> Iterator[int]:
+    memory = os.open(f"/proc/{thread}/mem", os.O_RDWR | os.O_CLOEXEC)
     try:
-        _wait_for_stop(thread)
-        memory = os.open(f"/proc/{thread}/mem", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            yield memory
-        finally:
-            os.close(memory)
+        yield memory
     finally:
-        kernel.ptrace(_DETACH, thread, 0, 0)  # The thread is stopped again, as its group is.
+        os.close(memory)
 
 
 @contextlib.contextmanager
@@ -100,10 +200,10 @@ def _call(thread: int, memory: int, before: bytes, text: bytes, instruction: int
 
 
 def _run_to_syscall_stop(thread: int) -> None:
-    """Continue until the thread next enters or leaves a system call. A SIGSTOP is ignored, since it is stopped
-    already."""
+    """Continue until the thread next enters or leaves a system call. Ignored are a SIGSTOP and news of one or of a
+    SIGCONT, since the thread is held already."""
     seen: int = signal.SIGSTOP
-    while seen == signal.SIGSTOP:
+    while seen == signal.SIGSTOP or seen >> 8 == _EVENT_STOP:
         kernel.ptrace(_TO_NEXT_CALL, thread, 0, 0)
         seen = _wait_for_stop(thread)
     if seen != _AT_CALL:
@@ -128,7 +228,7 @@ def _require_no_rseq(thread: int, memory: int) -> None:
 
 def _wait_for_stop(thread: int) -> int:
     """Return the signal or event that stopped the traced thread."""
-    seen = os.waitid(os.P_PID, thread, _STOPS)
+    seen = _stops(thread)
     if seen is None or seen.si_code != os.CLD_TRAPPED:
         raise ProcessLookupError(errno.ESRCH, "the thread has ended")
     return seen.si_status

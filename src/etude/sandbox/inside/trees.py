@@ -8,11 +8,12 @@ and each path again when it is written, since processes in the box may change fi
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
 
-from etude.sandbox.inside import files, kernel
+from etude.sandbox.inside import files, kernel, walk
 from etude.sandbox.inside.files import Refused
 
 Entry = list[str | int]
@@ -24,9 +25,11 @@ _KEPT_MODE_BITS = 0o1777
 """Without set-user-id and set-group-id, which have no effect in a box."""
 _RESOLVE = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS
 _FOLDER = os.O_PATH | os.O_DIRECTORY
+_MAX_NAME_BYTES = 4 << 20
+"""Most bytes of all names and link targets of one tree, so that its entries fit into pid 1's memory."""
 
 
-def read(workdir: str, path: str, max_bytes: int, max_files: int, proc: int) -> tuple[list[Entry], bytes]:
+def read(workdir: str, path: str, max_bytes: int, max_files: int, proc: int) -> tuple[list[Entry], bytes | bytearray]:
     """Return the entries at `path` and the bytes of all files. A folder's first entry is the folder itself, as ".".
     /proc, whose device number is `proc`, is not entered."""
     try:
@@ -37,8 +40,9 @@ def read(workdir: str, path: str, max_bytes: int, max_files: int, proc: int) -> 
         return [_entry(path.rpartition("/")[2], FILE, info, size=len(data))], data
 
 
-def _read_below(top: int, path: str, max_bytes: int, max_files: int, proc: int) -> tuple[list[Entry], bytes]:
+def _read_below(top: int, path: str, max_bytes: int, max_files: int, proc: int) -> tuple[list[Entry], bytearray]:
     entries = [_entry(".", FOLDER, os.fstat(top))]
+    room = _MAX_NAME_BYTES
     contents = bytearray()
     seen: dict[tuple[int, int], str] = {}
     for name, folder, info in _walk(top, proc):
@@ -48,18 +52,21 @@ def _read_below(top: int, path: str, max_bytes: int, max_files: int, proc: int) 
         if stat.S_ISDIR(info.st_mode):
             entry = _entry(name, FOLDER, info)
         elif stat.S_ISLNK(info.st_mode):
-            entry = _entry(name, LINK, info, goal=os.readlink(last, dir_fd=folder))
+            entry = _entry(name, LINK, info, goal=_target(folder, last, name))
         elif info.st_nlink > 1 and (info.st_dev, info.st_ino) in seen:
             entry = _entry(name, HARD, info, goal=seen[info.st_dev, info.st_ino])
         else:
             seen[info.st_dev, info.st_ino] = name
-            data = _content(folder, last, max_bytes - len(contents))
+            data = _content(folder, last, name, max_bytes - len(contents))
             if data is None:
                 raise Refused(f"more than {max_bytes} bytes below {path}")
             entry = _entry(name, FILE, info, size=len(data))
             contents += data
         entries.append(entry)
-    return entries, bytes(contents)
+        room -= len(name) + len(str(entry[_GOAL]))
+        if room < 0:
+            raise Refused(f"more than {_MAX_NAME_BYTES} bytes of names below {path}")
+    return entries, contents
 
 
 def _entry(name: str, kind: str, info: os.stat_result, size: int = 0, goal: str = "") -> Entry:
@@ -69,34 +76,50 @@ def _entry(name: str, kind: str, info: os.stat_result, size: int = 0, goal: str 
 def _walk(top: int, proc: int) -> Iterator[tuple[str, int, os.stat_result]]:
     """Yield (name, open parent folder, stat result) of the files, folders and links below `top`. All other kinds are
     skipped, as are /proc and the box's /dev."""
-    for folder, folders, names, number in os.fwalk(".", dir_fd=top, follow_symlinks=False):
-        files.require_shallow(folder)
-        prefix = folder.removeprefix(".").lstrip("/")
-        folders.sort()
-        for name in sorted([*folders, *names]):
-            try:
-                info = os.stat(name, dir_fd=number, follow_symlinks=False)
-            except FileNotFoundError:
+    for folder, number, names, enter in files.walk_shallow(top, mounts=True):
+        for name in names:
+            info = walk.look_at(number, name)
+            if info is None:
                 continue
-            if stat.S_ISDIR(info.st_mode) and (info.st_dev == proc or (not prefix and name == "dev" and _is_root(top))):
-                folders.remove(name)
-            elif stat.S_IFMT(info.st_mode) in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
-                yield f"{prefix}/{name}" if prefix else name, number, info
+            if stat.S_ISDIR(info.st_mode):
+                if info.st_dev == proc or (not folder and name == "dev" and _is_root(top)):
+                    continue
+                enter.append(name)
+            elif not stat.S_ISREG(info.st_mode) and not stat.S_ISLNK(info.st_mode):
+                continue
+            yield f"{folder}/{name}" if folder else name, number, info
 
 
 def _is_root(folder: int) -> bool:
     return os.path.samestat(os.fstat(folder), os.stat("/"))
 
 
-def _content(folder: int, name: str, room: int) -> bytes | None:
+def _target(folder: int, name: str, path: str) -> str:
+    try:
+        return os.readlink(name, dir_fd=folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOENT):
+            raise
+        raise Refused(f"{path} was replaced while the tree was read") from None
+
+
+def _content(folder: int, name: str, path: str, room: int) -> bytes | None:
     """Return a file's content, or None if it has more than `room` bytes."""
-    number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    with open(number, "rb") as file:
-        size = os.fstat(number).st_size
-        if size > room:
-            return None
-        data = file.read(size + 1)
-        return data if len(data) <= room else None
+    try:
+        number = walk.open_file(folder, name)
+    except OSError as error:
+        if error.errno not in walk.ELSEWHERE | {errno.ENXIO}:
+            raise
+        raise Refused(f"{path} was replaced while the tree was read") from None
+    try:
+        info = os.fstat(number)
+        if not stat.S_ISREG(info.st_mode):
+            raise Refused(f"{path} was replaced while the tree was read")
+        # At most the file's size is read: the buffer for the whole request is allocated before anything is read.
+        data = os.read(number, info.st_size + 1) if info.st_size <= room else b""
+        return data if info.st_size <= room and len(data) <= room else None
+    finally:
+        os.close(number)
 
 
 # -- writing

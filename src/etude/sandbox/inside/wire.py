@@ -26,6 +26,15 @@ MAX_ORDER = 120 << 10
 would ask the kernel for memory anew for each."""
 
 
+_LONGEST_LINE = 4000
+
+
+def printable(text: str) -> str:
+    """Return text that may hold anything a box has named as one line that every terminal, log and file can take."""
+    shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text[:_LONGEST_LINE])
+    return f"{shown}..." if len(text) > _LONGEST_LINE else shown
+
+
 class BrokenFrame(Exception):
     """The peer announces a frame of more than MAX_FRAME bytes. The connection cannot be used any more."""
 
@@ -70,7 +79,7 @@ class Sender:
         self._queue: deque[memoryview] = deque()
         os.set_blocking(number, False)
 
-    def put(self, header: Header, payload: bytes = b"") -> bool:
+    def put(self, header: Header, payload: bytes | bytearray = b"") -> bool:
         """Send as much as possible. Return False if the rest needs `flush` once the descriptor is writable."""
         self._queue.append(memoryview(head(header, len(payload))))
         if payload:

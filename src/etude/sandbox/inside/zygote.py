@@ -9,6 +9,7 @@ sends the owner the listening sockets of the box's network.
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -70,6 +71,8 @@ class Zygote:
             self.spawner.request(message["single_id"], lambda box: self.create(message, passed, box))
         elif operation == "destroy":
             self.destroy(message["id"])
+        elif operation == "forbid_writes":
+            self.send({"done": message["ticket"], **self.forbid_writes(message["id"], forbidden=message["forbidden"])})
         elif operation == "restack":
             self.send({"done": message["ticket"], **self.restack(message)})
         elif operation == "untouched":
@@ -125,23 +128,35 @@ class Zygote:
         _, order = self.boxes[message["id"]]
         return rootfs.untouched(message["cell"], rootfs.lower_layers(self.settings, order, message["layers"])[0])
 
+    def forbid_writes(self, name: str, *, forbidden: bool) -> wire.Header:
+        """Return {}, or `error` with `kind`: "busy" if a process is writing, "lost" if the box has ended."""
+        if name not in self.boxes:
+            return {"error": "the box has ended", "kind": "lost"}
+        box, _ = self.boxes[name]
+        try:
+            rootfs.forbid_writes(box.mount_namespace, self.spawner.own_namespace, forbidden=forbidden)
+        except kernel.StepFailed as error:
+            return {"error": str(error), "kind": "busy" if error.number == errno.EBUSY else "lost"}
+        return {}
+
     def restack(self, message: wire.Header) -> wire.Header:
         """Make what a box has written read-only, and move the box to a new cell on top of it. Return {}, or `error`
-        with `kind`: "busy" if processes prevent the move, "failed" if the box goes on as it was, "lost" if it has
-        ended."""
+        with `kind`: "busy" if processes prevent the move, "refused" if the box has replaced a folder that each box
+        needs, "failed" if the box goes on as it was, "lost" if it has ended."""
         name, cell = message["id"], message["cell"]
         if name not in self.boxes:
             return {"error": "the box has ended", "kind": "lost"}
         box, order = self.boxes[name]
         for path in message["shared"]:
-            if os.path.lexists(f"{message['layers'][0]}{path}"):
+            if rootfs.holds(message["layers"][0], path):
                 return {"error": f"{path} is mapped shared by a process", "kind": "busy"}
         moves = [(target, target) for _, target in rootfs.mounts_for_first_root(self.settings, order["base"])]
         try:
             rootfs.make_cell(self.settings, cell, order["limits"]["disk_mb"])
             root = rootfs.make_root(self.settings, order, cell, message["layers"])
         except (OSError, kernel.StepFailed) as error:
-            return {"error": str(error), "kind": "failed"}
+            replaced = getattr(error, "step", "").startswith(rootfs.IMAGE)
+            return {"error": str(error), "kind": "refused" if replaced else "failed"}
         try:
             rootfs.replace_root(root, box.mount_namespace, self.spawner.own_namespace, moves, seal=True)
         except (OSError, kernel.StepFailed) as error:
@@ -154,9 +169,9 @@ class Zygote:
     def copy(self, message: wire.Header) -> wire.Header:
         """Merge the overlay folders `sources` into the folder `target`, in the new cell `cell` if one is named. Runs in
         a helper process."""
-        if cell := message["cell"]:
-            rootfs.make_cell(self.settings, cell, 0)
-        return seal.copy_and_report(message["sources"], message["target"], named=not cell)
+        cell = message["cell"]
+        prepare = (lambda: rootfs.make_cell(self.settings, cell, 0)) if cell else (lambda: None)
+        return seal.copy_and_report(message["sources"], message["target"], named=not cell, prepare=prepare)
 
     def release(self, cell: str) -> None:
         """Remove a cell: a tmpfs when the zygote is idle, a plain folder in a helper process."""

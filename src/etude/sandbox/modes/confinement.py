@@ -66,7 +66,10 @@ class Bubblewrap:
 
     name = "bubblewrap"
     features = _COMMON | {Feature.ISOLATED, Feature.NO_NETWORK}
-    text = "namespaces made by bwrap, which may be set-uid root where yours are forbidden; one user per box"
+    text = (
+        "namespaces made by bwrap, which may be set-uid root where yours are forbidden; one user per box; copied only "
+        "while no command runs"
+    )
 
     def __init__(self) -> None:
         self.program = shutil.which("bwrap") or ""
@@ -94,6 +97,11 @@ class Bubblewrap:
 
     def job(self, folder: BoxFolder, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
         shown = [part for host, inside in folder.binds for part in ("--ro-bind", host, f"/{inside}")]
+        # Bwrap follows links on the way to a mount point, up to the host's folders. A process in a box cannot replace a
+        # mount point, but a folder above one, so these are mounts as well.
+        above = sorted({f"/{inside.split('/')[0]}" for _, inside in folder.binds if "/" in inside})
+        shown = [*(part for top in above for part in ("--tmpfs", top)), *shown]
+        shown += [part for top in above for part in ("--remount-ro", top)]
         wrap = [
             str(self._as_init(folder.tools)), *self._namespaces(), "--hostname", HOSTNAME,
             "--bind", str(folder.root), "/", *shown,

@@ -5,23 +5,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import itertools
 import os
-import shutil
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from etude.sandbox.contract import Box, BoxSpec, Feature, ImageError, RequestRefused, SandboxError
+from etude.sandbox.contract import Box, BoxBusy, BoxSpec, Feature, ImageError, RequestRefused, SandboxError
 from etude.sandbox.images.host_base import build_bases
 from etude.sandbox.images.image import HOST, Image
 from etude.sandbox.images.owners import remove_tree
 from etude.sandbox.images.store import ImageStore, check_workdir
-from etude.sandbox.inside.files import MAX_DEPTH
+from etude.sandbox.inside import content, seal, walk
 from etude.sandbox.modes.confinement import BoxFolder, Confinement
 from etude.sandbox.modes.folder_box import FolderBox
 from etude.sandbox.options import BuildOptions
@@ -80,9 +78,11 @@ class FolderSandboxes:
 
     async def copy_of(self, box: FolderBox) -> FolderBox:
         spec, source = box.spec, box.folder.root
-        return await self._make(spec, box.image, box.commands, lambda root: copy_tree(source, root))
+        return await self._make(spec, box.image, box.commands, lambda root: copy_trees([source], root))
 
-    async def _make(self, spec: BoxSpec, image: Image, commands: list[str], fill: Callable[[Path], None]) -> FolderBox:
+    async def _make(
+        self, spec: BoxSpec, image: Image, commands: list[str], fill: Callable[[Path], object]
+    ) -> FolderBox:
         if self._closed:
             raise SandboxError("this backend is closed; open another")
         name = f"{self.store.owner}-{next(self._names)}"
@@ -100,11 +100,9 @@ class FolderSandboxes:
         return box
 
     def _build(self, root: Path, image: Image, workdir: str) -> None:
-        """Fill a new box's folder: with the generated tree (host_base.py), the image's layers, and the folders that
-        every box has."""
-        copy_tree(self._skeleton, root)
-        for layer in reversed(image.layers):
-            copy_tree(self.store.layers / layer, root)
+        """The lowest layer is generated (host_base.py), then come the image's layers and the folders that every box
+        has."""
+        copy_trees([*(self.store.layers / layer for layer in image.layers), self._skeleton], root)
         for folder in (f".{workdir}", "bin-of-box", "tmp"):
             (root / folder).mkdir(parents=True, exist_ok=True)
         for name in ("python", "python3"):
@@ -116,8 +114,7 @@ class FolderSandboxes:
 
         def copy() -> str:
             with self.store.fresh("snapshot") as fresh:
-                copy_tree(box.folder.root, fresh)
-                layer = digest_of(fresh)
+                layer = copy_trees([box.folder.root], fresh)
                 self.store.adopt(fresh, layer)
             return layer
 
@@ -127,14 +124,18 @@ class FolderSandboxes:
     def size(self, tree: Path) -> int:
         """Return the bytes of all files in a tree. Files that vanish meanwhile or whose path is too long are not
         counted."""
-        total, todo = 0, [str(tree)]
-        while todo:
-            with contextlib.suppress(OSError), os.scandir(todo.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        todo.append(entry.path)
-                    elif entry.is_file(follow_symlinks=False):
-                        total += entry.stat(follow_symlinks=False).st_size
+        total = 0
+        top = walk.open_top(str(tree))
+        try:
+            for _, number, names, enter in walk.walk(top, whole=False):
+                for name in names:
+                    info = walk.look_at(number, name)
+                    if info is not None and stat.S_ISDIR(info.st_mode):
+                        enter.append(name)
+                    elif info is not None and stat.S_ISREG(info.st_mode):
+                        total += info.st_size
+        finally:
+            os.close(top)
         return total
 
     def size_of(self, image: Image) -> int:
@@ -152,43 +153,14 @@ class FolderSandboxes:
             await asyncio.to_thread(self.store.close)
 
 
-def copy_tree(source: Path, target: Path, depth: int = 0) -> None:
-    """Copy a tree over what is in `target`. Raise ImageError for a whiteout, by which a layer of the embedded backend
-    deletes a file of a lower layer: this backend cannot copy it."""
-    if depth > MAX_DEPTH:
-        raise RequestRefused(f"folders are nested more than {MAX_DEPTH} deep")
-    target.mkdir(parents=True, exist_ok=True)
-    for entry in os.scandir(source):
-        goal = target / entry.name
-        info = entry.stat(follow_symlinks=False)
-        if stat.S_ISDIR(info.st_mode):
-            if goal.is_symlink() or goal.is_file():
-                goal.unlink()
-            copy_tree(Path(entry.path), goal, depth + 1)
-            continue
-        if goal.is_dir() and not goal.is_symlink():
-            remove_tree(goal)
-        goal.unlink(missing_ok=True)
-        if stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
-            shutil.copy2(entry.path, goal, follow_symlinks=False)
-        elif stat.S_ISCHR(info.st_mode):
-            raise ImageError(
-                f"{entry.path} deletes a file of a layer below: the embedded backend made it; add the image again"
-            )
-    shutil.copystat(source, target)
-
-
-def digest_of(tree: Path) -> str:
-    """Return a digest of the names, modes and contents of a tree's files."""
-    digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(tree.rglob("*")):
-        info = path.lstat()
-        content = b""
-        if path.is_symlink():
-            content = os.fsencode(path.readlink())
-        elif path.is_file():
-            content = hashlib.blake2b(path.read_bytes()).digest()
-        name = os.fsencode(path.relative_to(tree))
-        for part in (name, f"{info.st_mode:o}".encode(), content):
-            digest.update(len(part).to_bytes(8, "big") + part)
-    return digest.hexdigest()
+def copy_trees(sources: Sequence[Path], target: Path) -> str:
+    """Copy trees into the empty folder `target`, the first one topmost. Return a digest of what was copied. Raise
+    ImageError if a layer of the embedded backend deletes a file of a lower layer, which this backend cannot show."""
+    try:
+        return seal.copy_layers([str(source) for source in sources], str(target), deletions=False)
+    except seal.Refused as refusal:
+        if refusal.deletion:
+            raise ImageError(f"{refusal}: the embedded backend made it; add the image again") from None
+        raise RequestRefused(str(refusal)) from None
+    except content.Changed as change:
+        raise BoxBusy(f"a process changes the box's files: {change}: wait, or kill=True") from None

@@ -29,6 +29,7 @@ from etude.sandbox.cpu_share import ShareMeter
 from etude.sandbox.images.host_base import SYSTEM
 from etude.sandbox.images.image import Image
 from etude.sandbox.inside import files, trees
+from etude.sandbox.inside.wire import printable
 from etude.sandbox.modes.confinement import BoxFolder, Confinement
 from etude.sandbox.modes.folder_process import FolderProcess
 from etude.sandbox.modes.runner_client import CommandRun
@@ -201,14 +202,23 @@ class FolderBox:
 
     async def _with_path(self, path: str, work: Callable[[str, str], T]) -> T:
         """Call `work(top, rest)` in a thread. `top` is the box's folder on the host for an absolute path, the workdir
-        for a relative one. `work` must follow no link out of it."""
+        for a relative one. `work` must follow no link out of it.
+
+        The box may put a link in the place of its workdir, so that is opened in the box's folder, and `top` is the
+        path of the open folder."""
         self._require_alive()
         root = str(self.folder.root)
         if path.startswith(_NOT_FILES):
             raise RequestRefused(f"{path} is not among the box's own files; a command can look there")
-        top, rest = (root, path.lstrip("/") or ".") if path.startswith("/") else (f"{root}{self.spec.workdir}", path)
+
+        def work_below() -> T:
+            if path.startswith("/"):
+                return work(root, path.lstrip("/") or ".")
+            with files.opened_folder(root, self.spec.workdir.lstrip("/") or ".") as workdir:
+                return work(f"/proc/self/fd/{workdir}", path)
+
         try:
-            return await asyncio.to_thread(work, top, rest)
+            return await asyncio.to_thread(work_below)
         except files.Refused as refusal:
             raise RequestRefused(f"box {self.id}: {refusal}") from None
         except OSError as error:
@@ -237,7 +247,7 @@ class FolderBox:
 
     def _require_no_commands(self) -> None:
         if self._runs:
-            names = "; ".join(self._runs.values())
+            names = printable("; ".join(self._runs.values()))
             raise BoxBusy(f"box {self.id} runs commands that may write: {names}: wait, or kill=True")
 
     async def snapshot(self) -> str:

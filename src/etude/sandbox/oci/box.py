@@ -4,18 +4,24 @@ container."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import hashlib
+import os
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from etude.sandbox.contract import Box, BoxSpec, BoxStats, RequestRefused, SandboxLost, SandboxUnavailable
-from etude.sandbox.oci.api import Engine
+from etude.sandbox.contract import Box, BoxBusy, BoxSpec, BoxStats, RequestRefused, SandboxLost, SandboxUnavailable
+from etude.sandbox.oci.api import Engine, EngineError
 from etude.sandbox.oci.attachment import Attachment
 from etude.sandbox.oci.images import EngineImage
 from etude.sandbox.served.box import ServedBox
 from etude.sandbox.served.channel import Channel
 
 _READY_SECONDS = 60.0
+_TOO_LONG = os.strerror(errno.ENAMETOOLONG).lower()
+"""What an engine says of a path with more bytes than the kernel takes."""
 _DELETED = 2
 """The engine's number for a deletion in its list of changed paths."""
 # Paths that the engine itself puts into each container. They are no changes made by the box.
@@ -94,8 +100,24 @@ class OciBox(ServedBox):
 
     # -- frozen copies
 
+    @contextlib.asynccontextmanager
+    async def _held(self, *, kill: bool) -> AsyncIterator[None]:
+        """Freeze the box during the block, in which the engine commits its container. Raises BoxBusy if a process could
+        wake meanwhile, since init cannot make the container's files read-only."""
+        async with self.frozen(kill=kill) as frozen:
+            if frozen.free:
+                raise BoxBusy(
+                    f"box {self.id} has a process that cannot be held still ({frozen.free}): end it, or kill=True"
+                )
+            try:
+                yield
+            except EngineError as error:
+                if _TOO_LONG not in str(error):
+                    raise
+                raise RequestRefused(f"box {self.id}: folders are nested too deep for the engine") from error
+
     async def snapshot(self) -> str:
-        async with self.frozen(kill=False):
+        async with self._held(kill=False):
             name = await self._snapshot_id()
             await self._backend.keep(self.container, name)
         return name
@@ -126,7 +148,7 @@ class OciBox(ServedBox):
     async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:
         if count < 1:
             raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
-        async with self.frozen(kill=kill):
+        async with self._held(kill=kill):
             fork_image = await self._backend.commit_fork(self)
         made = await asyncio.gather(
             *(self._backend.create_over(self.spec, fork_image.engine_image, fork_image) for _ in range(count)),

@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 from etude.sandbox.commands import shell_line
 from etude.sandbox.contract import BoxBusy, BoxSpec, BoxStats, ExecResult, Process, RequestRefused, SandboxLost
 from etude.sandbox.cpu_share import ShareMeter
+from etude.sandbox.inside.wire import printable
 from etude.sandbox.options import Command, ExecOptions, StartOptions
 from etude.sandbox.served.channel import ANSWER_SECONDS, Channel
 from etude.sandbox.served.process import ServedProcess
@@ -18,6 +20,16 @@ from etude.sandbox.tars import Member, Tar, pack
 
 _BATCH_BYTES = 4 << 20
 """Maximum bytes of a file tree that are sent in one request. Pid 1 keeps them in memory meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A box whose processes are stopped."""
+
+    still: bool
+    """No process is alive."""
+    free: str
+    """Why some process could not be held, so that a signal from inside may wake it; "" if all are held."""
 
 
 class ServedBox:
@@ -144,14 +156,15 @@ class ServedBox:
     # -- frozen copies
 
     @contextlib.asynccontextmanager
-    async def frozen(self, *, kill: bool) -> AsyncIterator[bool]:
-        """Stop all processes of the box during the block; with `kill`, kill them. Yields whether no process is alive.
-        Raises BoxBusy if a process has a file open for writing or does not stop."""
+    async def frozen(self, *, kill: bool) -> AsyncIterator[Frozen]:
+        """Stop and hold all processes of the box during the block; with `kill`, kill them. Raises BoxBusy if a process
+        has a file open for writing or does not stop."""
         answer, _ = await self._ask({"op": "freeze", "kill": kill})
         if answer["writers"]:
-            raise BoxBusy(f"box {self.id} is being written to by {'; '.join(answer['writers'])}: wait, or kill=True")
+            writers = printable("; ".join(answer["writers"]))
+            raise BoxBusy(f"box {self.id} is being written to by {writers}: wait, or kill=True")
         try:
-            yield bool(answer["still"])
+            yield Frozen(answer["still"], printable(answer["free"]))
         finally:
             with contextlib.suppress(SandboxLost):
                 await self._ask({"op": "thaw"})

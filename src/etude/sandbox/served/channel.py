@@ -124,8 +124,8 @@ class Channel(asyncio.Protocol):
 
 
 def _exception_for(answer: wire.Header, box: str, header: wire.Header) -> Exception:
-    """Return the exception for an error answer: one of Python's own for file errors, else one of contract.py."""
-    kind, text = answer["kind"], f"box {box}: {answer['error']}"
+    """File errors get Python's own exception types, all others a type from contract.py."""
+    kind, text = answer["kind"], f"box {box}: {wire.printable(answer['error'])}"
     if kind == "refused":
         return RequestRefused(text)
     if kind == "disk_full":
