@@ -61,6 +61,7 @@ class FileCases:
                 await box.write_file(f"{path}/below", b"")
         assert await box.read_file("calc.py") == FILES["calc.py"]
 
+    @in_a_box()
     async def test_a_workdir_that_becomes_a_link_leads_nowhere(self, box: Box, tmp_path: Path) -> None:
         """Only where the box's user may replace it."""
         host = tmp_path / "host"
