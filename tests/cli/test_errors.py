@@ -25,6 +25,7 @@ CAUGHT_INSIDE = {
     "a verdict": "CasesError DiffError BadReward NotDocumentation ReviewError WorkflowError ArchiveError LogTooLong",
     "an expectation that is not held back": "NotConstant",
     "inside a box": "OwnerGone Refused BrokenFrame StepFailed",
+    "inside a box, told as BoxBusy": "Changed",
     "inside a box: a fork copies instead": "CannotMove",
     "inside a box: the command's exit code and its stderr": "CannotStart",
     "ends one connection of the egress proxy": "BrokenTransfer",
