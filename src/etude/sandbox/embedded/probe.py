@@ -81,8 +81,10 @@ def _free_range() -> IdRange:
     """Return a range of host ids that are mapped in this user namespace and belong to nobody."""
     mapped = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
     for base, count in _RANGES:
-        if any(first <= base and base + count <= first + length for first, _, length in mapped):
-            return IdRange(base, count)
+        for first, _, length in mapped:
+            if first <= base and base + count <= first + length:
+                spare = (first + length - base) // count - 1 if base == _RANGES[0][0] else 0
+                return IdRange(base, count, spare=spare)
     raise SandboxUnavailable(
         "root here has no ids to give to boxes (/proc/self/uid_map is too short): map 65,536 ids into this container"
     )
