@@ -31,6 +31,7 @@ EVERYWHERE = """
 same_snapshot_has_the_same_id destroy_is_idempotent_and_final closed_backend_leaves_no_process_and_makes_no_box
 output_is_bounded_and_drained cpu_time_is_limited hostile_trees_are_refused_whole
 links_swapped_during_a_request_do_not_lead_out no_attack_gets_anywhere
+a_box_takes_no_kernel_table_from_others
 """
 ISOLATED = """
 exit_codes_and_signals timeout_ends_the_whole_tree daemons_end_with_their_command cancelled_command_ends
@@ -44,7 +45,8 @@ services_of_the_host_are_out_of_reach
 def cases(names: str, *attacks: str) -> type:
     """The contract's cases of these names, and no others."""
     chosen = {f"test_{name}": getattr(SandboxContract, f"test_{name}") for name in names.split()}
-    return type("Cases", (), chosen | {"attacks": attacks})
+    tables = ("asynchronous_requests", "compiled_filters")  # All others are shared with whatever else the user runs.
+    return type("Cases", (), chosen | {"attacks": attacks, "tables": tables})
 
 
 @ordinary

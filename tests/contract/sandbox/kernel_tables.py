@@ -64,6 +64,7 @@ def queues() -> None:
     attributes = QueueAttributes(0, 10, 8192)
     name = f"/{os.getpid()}-{len(kept)}".encode()
     kept.append(checked(libc.mq_open(name, os.O_CREAT | os.O_RDWR, 0o600, ctypes.byref(attributes))))
+    checked(libc.mq_unlink(name))  # It lasts as long as it is open.
 
 
 def timers() -> None:
@@ -109,6 +110,8 @@ def need_compiled_filters() -> None:
 
 def segments() -> None:
     kept.append(checked(libc.shmget(0, 4096, 0o1600)))
+    if sys.argv[1] == "need":
+        libc.shmctl(kept[-1], 0, None)  # Remove it: it would outlive this process.
 
 
 def take(table: str, processes: int) -> None:
