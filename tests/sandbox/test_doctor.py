@@ -95,9 +95,10 @@ def test_what_boxes_share_is_said() -> None:
 
     shared = replace(GOOD, features=GOOD.features - {Feature.OWN_IDS})
     assert "map more ids" in found(shared)["kernel tables"].knob
-    assert "Linux 6.3 or newer (this is 5.15)" in found(
-        replace(shared, ids=IdRange(2_000_000_000, spare=9)), (5, 15)
-    )["kernel tables"].knob
+    assert (
+        "Linux 6.3 or newer (this is 5.15)"
+        in found(replace(shared, ids=IdRange(2_000_000_000, spare=9)), (5, 15))["kernel tables"].knob
+    )
     lent = replace(shared, mode=Mode.SUBUID, ids=IdRange(1, 65_536, (9, 9)))
     assert "pipe-user-pages-soft" in found(lent)["kernel tables"].knob
     assert "1/4" in found(replace(GOOD, buffers_apart=True))["socket buffers"].text

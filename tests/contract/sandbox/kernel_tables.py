@@ -1,5 +1,5 @@
-"""What neighbours.py sends into boxes: `python -c <this file> take <table> <processes>` takes all of a kernel table that
-so many processes can get, and holds it; `python -c <this file> need <table>` says whether there is some left.
+"""What neighbours.py sends into boxes: `python -c <this file> take <table> <processes>` takes all of a kernel table
+that so many processes can get, and holds it; `python -c <this file> need <table>` says whether there is some left.
 
 Uses the standard library only.
 """
@@ -86,9 +86,9 @@ def compiled_filters() -> None:
     if len(kept) == 100:
         raise OSError(errno.E2BIG, "filters are compiled")
     kept.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-    program = struct.pack("=HBBI", 0x20, 0, 0, 0) * 500 + struct.pack("=HBBI", 6, 0, 0, 0)
+    program = struct.pack("=HBBI", 0x20, 0, 0, 0) * 100 + struct.pack("=HBBI", 6, 0, 0, 0)
     buffer = ctypes.create_string_buffer(program)
-    kept[-1].setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("@HP", 501, ctypes.addressof(buffer)))
+    kept[-1].setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("@HP", 101, ctypes.addressof(buffer)))
 
 
 def no_call(table: str) -> None:

@@ -6,7 +6,7 @@ get, and then asks another box and a process of the host for a little.
 
 from __future__ import annotations
 
-import subprocess
+import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +44,8 @@ class NeighbourCases:
         ask = [PROGRAM, "need", table]
         left = await neighbour.exec(["python", "-c", *ask], timeout=PATIENCE)
         assert left.stdout == b"left\n", (said, left)
-        on_host = subprocess.run([sys.executable, "-c", *ask], capture_output=True, check=False)
-        assert on_host.stdout == b"left\n", (said, on_host)
+        on_host = await asyncio.create_subprocess_exec(sys.executable, "-c", *ask, stdout=asyncio.subprocess.PIPE)
+        heard, _ = await on_host.communicate()
+        assert heard == b"left\n", (said, heard)
         fresh = await sandboxes.create(BoxSpec(image, limits=replace(LARGE, processes=21)))
         assert (await fresh.exec("true", timeout=PATIENCE)).code == 0, "new boxes can be made"

@@ -19,6 +19,8 @@ from etude.sandbox.inside import kernel
 # The first range is above the one that systemd-nspawn uses and below 2^31. The second fits into the 65,536 ids that a
 # container usually has.
 _RANGES = ((2_000_000_000, 65_536), (32_768, 32_000))
+_END = 1 << 31
+"""Older kernels read ids in mount options as signed numbers."""
 
 
 class Mode(StrEnum):
@@ -83,7 +85,8 @@ def _free_range() -> IdRange:
     for base, count in _RANGES:
         for first, _, length in mapped:
             if first <= base and base + count <= first + length:
-                spare = (first + length - base) // count - 1 if base == _RANGES[0][0] else 0
+                end = min(first + length, _END)
+                spare = (end - base) // count - 1 if base == _RANGES[0][0] else 0
                 return IdRange(base, count, spare=spare)
     raise SandboxUnavailable(
         "root here has no ids to give to boxes (/proc/self/uid_map is too short): map 65,536 ids into this container"

@@ -153,9 +153,7 @@ def attach_mount(tree: int, target: str | int, step: str) -> None:
         folder, name, flags = target, b"", _MOVE_FROM_EMPTY_PATH | _MOVE_TO_EMPTY_PATH
     else:
         folder, name, flags = _AT_FDCWD, target.encode(), _MOVE_FROM_EMPTY_PATH
-    _syscall(
-        "move_mount", step, tree, ctypes.c_char_p(b""), folder, ctypes.c_char_p(name), ctypes.c_uint(flags)
-    )
+    _syscall("move_mount", step, tree, ctypes.c_char_p(b""), folder, ctypes.c_char_p(name), ctypes.c_uint(flags))
 
 
 def move_mount(source: str, target: int, step: str) -> None:

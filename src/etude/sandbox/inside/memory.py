@@ -1,9 +1,9 @@
 """Finds the memory of a box that no process has mapped, and the kernel's out-of-memory kills in the box's cgroup.
 
 If a cgroup enforces the memory limit, the kernel counts all memory of the box except answers that wait in netlink
-sockets, and only these and its kills are read here. Otherwise this module searches for the two kinds of memory that have no limit of their own: unnamed files (memfd) that a
-process holds open, and System V segments that no process is attached to. The kernel never refuses such memory, so an
-excess is detected only at the next check.
+sockets, and only these and its kills are read here. Otherwise this module also searches for the two kinds of memory
+that have no limit of their own: unnamed files (memfd) that a process holds open, and System V segments that no process
+is attached to. The kernel never refuses such memory, so an excess is detected only at the next check.
 """
 
 from __future__ import annotations

@@ -114,9 +114,7 @@ class PreparedBox:
         self.mount_namespace = self.network_namespace = self.user_namespace = -1
 
 
-def _become_pid_1(
-    settings: ZygoteSettings, kind: Kind, ids: BoxIds, control_fd: int, program: bytes
-) -> NoReturn:
+def _become_pid_1(settings: ZygoteSettings, kind: Kind, ids: BoxIds, control_fd: int, program: bytes) -> NoReturn:
     """Run in the cloned child, which never returns or raises into the zygote's code."""
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -49,9 +49,7 @@ def remove_cell(settings: ZygoteSettings, cell: str) -> None:
         remove_tree(cell)
 
 
-def make_root(
-    settings: ZygoteSettings, order: Header, cell: str, layers: list[str], ids: BoxIds, views: Views
-) -> int:
+def make_root(settings: ZygoteSettings, order: Header, cell: str, layers: list[str], ids: BoxIds, views: Views) -> int:
     """Make a box's overlay of `layers` under `cell`, with the folders that mounts and commands need. Return its
     descriptor; it is not mounted at a path yet."""
     lower = lower_layers(settings, order, layers)

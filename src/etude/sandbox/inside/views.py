@@ -1,9 +1,9 @@
-"""Views: mounts that show folders of the zygote's root under the ids of one box. Overlayfs takes them as the layers of a
-box that has a range of ids of its own (box_ids.py).
+"""Views: mounts that show folders of the zygote's root under the ids of one box. Overlayfs takes them as the layers of
+a box that has a range of ids of its own (box_ids.py).
 
-Overlayfs keeps copies of the mounts that it is given, so views are needed only while an overlay is made. All are mounted
-below one mount, with which they are unmounted in one step. That step is slow (it waits for all CPUs), so it is left for
-when the zygote is idle.
+Overlayfs keeps copies of the mounts that it is given, so views are needed only while an overlay is made. All are
+mounted below one mount, with which they are unmounted in one step. That step is slow (it waits for all CPUs), so it is
+left for when the zygote is idle.
 """
 
 from __future__ import annotations

@@ -18,7 +18,18 @@ import socket
 import sys
 from collections.abc import Callable
 
-from etude.sandbox.inside import init, kernel, kernel_shares, network, rootfs, seal, seccomp, subordinate, wire, zygote_root
+from etude.sandbox.inside import (
+    init,
+    kernel,
+    kernel_shares,
+    network,
+    rootfs,
+    seal,
+    seccomp,
+    subordinate,
+    wire,
+    zygote_root,
+)
 from etude.sandbox.inside.box_ids import IdPool
 from etude.sandbox.inside.box_spawner import SINGLE_IDS, BoxSpawner
 from etude.sandbox.inside.events import Events
