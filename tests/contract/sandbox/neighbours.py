@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.contract.sandbox.support import PATIENCE, in_a_box, output_until
 
-from etude.sandbox import BoxSpec, Feature, Limits, Sandboxes
+from etude.sandbox import Box, BoxSpec, Feature, Limits, Sandboxes
 
 PROGRAM = Path(__file__).with_name("kernel_tables.py").read_text()
 WITH_OWN_IDS = ("pipes", "descriptors_in_flight")
@@ -49,3 +49,15 @@ class NeighbourCases:
         assert heard == b"left\n", (said, heard)
         fresh = await sandboxes.create(BoxSpec(image, limits=replace(LARGE, processes=21)))
         assert (await fresh.exec("true", timeout=PATIENCE)).code == 0, "new boxes can be made"
+
+    @in_a_box(LARGE)
+    async def test_boxes_can_be_made_while_one_has_all_descriptors_in_flight(
+        self, sandboxes: Sandboxes, image: str, box: Box
+    ) -> None:
+        """Where boxes have the caller's own id, the descriptors that make a new box count too."""
+        table = "descriptors_in_flight"
+        taker = await box.start(["python", "-c", PROGRAM, "take", table, str(PROCESSES)], timeout=PATIENCE)
+        await output_until(taker, b"\n")
+        fresh = [await sandboxes.create(BoxSpec(image, limits=replace(LARGE, processes=n))) for n in (20, 22)]
+        for other in (box, *fresh):
+            assert (await other.exec("cat", stdin=b"x", timeout=PATIENCE)).stdout == b"x"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import resource
+from contextlib import suppress
 
 from etude.sandbox.inside import kernel
 
@@ -25,7 +26,8 @@ def limit_zygote() -> None:
     """Leave a quarter of the caller's file watches to what the caller runs besides boxes. Called in the zygote's user
     namespace, if boxes take from the caller's share."""
     for name, value in _host_limits().items():
-        kernel.write(f"/proc/sys/user/{name}", str(value * 3 // 4))
+        with suppress(OSError):  # In a container, /proc/sys may be read-only. Each box's own limit holds nevertheless.
+            kernel.write(f"/proc/sys/user/{name}", str(value * 3 // 4))
 
 
 def limit_box(proc: str, *, watches: bool) -> None:
@@ -42,7 +44,7 @@ def limit_box(proc: str, *, watches: bool) -> None:
 def _host_limits() -> dict[str, int]:
     found = {}
     for name, path in _WATCH_LIMITS.items():
-        with open(path) as file:
+        with suppress(FileNotFoundError), open(path) as file:  # A kernel without inotify has neither.
             found[name] = int(file.read())
     return found
 
