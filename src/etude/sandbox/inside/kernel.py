@@ -234,9 +234,9 @@ def set_file_ids(uid: int, gid: int) -> None:
     _libc.setfsuid(uid)
 
 
-def keep_capabilities() -> None:
-    """Keep this process's capabilities whatever user it becomes. A new user namespace forgets this."""
-    prctl(_PR_SET_SECUREBITS, _KEEP_CAPABILITIES)
+def keep_capabilities(keep: bool) -> None:
+    """Whether this process keeps its capabilities when it becomes another user."""
+    prctl(_PR_SET_SECUREBITS, _KEEP_CAPABILITIES if keep else 0)
 
 
 def install_filter(program: bytes) -> None:

@@ -85,7 +85,6 @@ def can_show_ids(settings: ZygoteSettings, pool: IdPool, views: Views, cell: str
     pool.own_ranges = True
     order = {"base": next(iter(settings.skeletons)), "workdir": "/", "owner": 0}
     try:
-        kernel.keep_capabilities()
         make_cell(settings, cell, 1)
         ids = pool.take()
         os.close(make_root(settings, order, cell, [], ids, views))

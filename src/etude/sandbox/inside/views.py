@@ -34,11 +34,13 @@ class Views:
             yield folders
             return
         shown = [self._mount(folder, ids.namespace) for folder in folders]
+        kernel.keep_capabilities(True)
         kernel.set_file_ids(ids.first, ids.first)
         try:
             yield shown
         finally:
             kernel.set_file_ids(0, 0)
+            kernel.keep_capabilities(False)
             kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
 
     def _mount(self, folder: str, namespace: int) -> str:
