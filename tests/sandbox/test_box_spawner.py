@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.sandbox.inside import box_spawner, kernel
+from etude.sandbox.inside.box_ids import BoxIds
 from etude.sandbox.inside.box_spawner import BoxSpawner
-from etude.sandbox.inside.prepared_box import STANDING, UNMAPPED
+from etude.sandbox.inside.prepared_box import STANDING, UNMAPPED, Kind
 
 
 class Line:
@@ -35,11 +36,13 @@ class FakeBox:
     made: list[FakeBox] = []
     refuse = False
 
-    def __init__(self, settings: object, single_id: int, template: int, own_namespace: int, program: bytes) -> None:
+    def __init__(
+        self, settings: object, kind: Kind, ids: BoxIds, template: int, own_namespace: int, program: bytes
+    ) -> None:
         if FakeBox.refuse:
             raise kernel.StepFailed("namespaces", 28)
         number = 10 * (len(FakeBox.made) + 1)
-        self.single_id, self.control, self.pidfd = single_id, Line(number), number + 1
+        self.kind, self.ids, self.control, self.pidfd = kind, ids, Line(number), number + 1
         self.failure = kernel.StepFailed("lost", 0)
         self.at_end: Callable[[], None] | None = None
         self.killed = self.closed = self.stands = False
@@ -56,11 +59,28 @@ class FakeBox:
         self.closed = True
 
 
+class FakePool:
+    """Counts the ids that are in use."""
+
+    def __init__(self) -> None:
+        self.used: set[BoxIds] = set()
+
+    def take(self) -> BoxIds:
+        ids = BoxIds()
+        self.used.add(ids)
+        return ids
+
+    def give_back(self, ids: BoxIds) -> None:
+        self.used.remove(ids)
+
+
 class Driver:
     def __init__(self) -> None:
+        self.pool = FakePool()
         self.watched: dict[int, Callable[[], None]] = {}
-        self.spawner = BoxSpawner(None, {1000: b"", 0: b""}, self.watch, self.unwatch)  # type: ignore[arg-type]
-        self.asked: list[int] = []
+        programs = {1000: b"", 0: b""}
+        self.spawner = BoxSpawner(None, programs, self.pool, self.watch, self.unwatch)  # type: ignore[arg-type]
+        self.asked: list[Kind] = []
         self.answers: dict[int, FakeBox | kernel.StepFailed] = {}
 
     def watch(self, number: int, callback: Callable[[], None]) -> None:
@@ -70,9 +90,9 @@ class Driver:
     def unwatch(self, number: int) -> None:
         self.watched.pop(number, None)
 
-    def ask(self, single_id: int) -> None:
+    def ask(self, kind: Kind) -> None:
         ticket = len(self.asked)
-        self.asked.append(single_id)
+        self.asked.append(kind)
 
         def then(box: object) -> None:
             assert ticket not in self.answers
@@ -81,11 +101,11 @@ class Driver:
                 assert box.stands
                 assert not box.closed
                 assert box not in self.answers.values()
-                assert box.single_id == single_id
+                assert box.kind == kind
                 box.at_end = lambda: None
             self.answers[ticket] = box
 
-        self.spawner.request(single_id, then)
+        self.spawner.request(kind, then)
 
     def speak(self, box: FakeBox, words: bytes) -> None:
         if not box.closed and not box.killed and box.control.number in self.watched:
@@ -117,9 +137,10 @@ def no_kernel() -> Iterator[None]:
         yield
 
 
+KINDS: list[Kind] = [(1000, 64), (0, 64), (1000, 2), (1000, 3), (1000, 4), (1000, 5)]
 FAILED = json.dumps({"step": "overlay", "number": 1}).encode()
 EVENTS = st.one_of(
-    st.tuples(st.just("ask"), st.sampled_from([1000, 1000, 0])),
+    st.tuples(st.just("ask"), st.sampled_from([0, 0, 1, 2, 3, 4, 5])),
     st.tuples(st.sampled_from(["stand", "unmapped", "fail", "silence", "end"]), st.integers(0, 30)),
     st.tuples(st.sampled_from(["idle", "refuse", "allow"]), st.just(0)),
 )
@@ -133,7 +154,7 @@ def test_each_request_is_answered_once(events: list[tuple[str, int]]) -> None:
     words = {"stand": STANDING, "unmapped": UNMAPPED, "fail": FAILED, "silence": b""}
     for event, value in events:
         if event == "ask":
-            driver.ask(value)
+            driver.ask(KINDS[value])
         elif event == "idle":
             if driver.spawner.needs_spare:
                 driver.spawner.make_spare()
@@ -146,13 +167,16 @@ def test_each_request_is_answered_once(events: list[tuple[str, int]]) -> None:
             else:
                 driver.speak(box, words[event])
         coming = [s for s in FakeBox.made if not s.closed and not s.stands]
-        assert all(sum(s.single_id == single_id for s in coming) <= 8 for single_id in (1000, 0))
+        assert all(sum(s.kind == kind for s in coming) <= 8 for kind in KINDS)
+        left = {s.kind for s in FakeBox.made if s.stands and not s.killed and not s.closed and not s.at_end}
+        assert len(left) <= 4, "spares of kinds that nobody asks for any more are ended"
     FakeBox.refuse = False
     driver.finish()
     assert sorted(driver.answers) == list(range(len(driver.asked)))
-    for single_id in (1000, 0):
-        served = [ticket for ticket in driver.answers if driver.asked[ticket] == single_id]
+    for kind in KINDS:
+        served = [ticket for ticket in driver.answers if driver.asked[ticket] == kind]
         assert served == sorted(served), "requests of a kind are served in order"
+    assert driver.pool.used == {box.ids for box in FakeBox.made if not box.closed}
     assert set(driver.watched) == {box.pidfd for box in FakeBox.made if not box.closed}
 
 
@@ -162,7 +186,7 @@ def test_as_many_stand_ahead_as_were_missing_of_late() -> None:
 
     def ahead_after(requests: int) -> int:
         for _ in range(requests):
-            driver.ask(1000)
+            driver.ask(KINDS[0])
         while driver.spawner.needs_spare or any(not box.stands for box in FakeBox.made):
             if driver.spawner.needs_spare:
                 driver.spawner.make_spare()

@@ -253,23 +253,101 @@ async def test_boxes_share_the_cores_evenly(box: Box, other: Box) -> None:
     assert 0.5 < used[0] / used[1] < 2, used
 
 
-@needs_cgroups
+MANY_USERS = """
+import os, time
+made = 0
+for uid in range(2000, 2010):
+    for _ in range(10):
+        try:
+            if os.fork() == 0:
+                os.setuid(uid)
+                time.sleep(20)
+                os._exit(0)
+            made += 1
+        except OSError:
+            pass
+print(made)
+"""
+
+
+@pytest.mark.parametrize("held_by", [pytest.param("cgroup", marks=needs_cgroups), "kernel"])
 @in_loop
-async def test_all_users_of_a_box_share_its_processes(sandboxes: EmbeddedSandboxes) -> None:
-    if Feature.ROOT_USER not in sandboxes.features or "pids" not in (sandboxes.cgroups or HAVE).controllers:
-        await sandboxes.close()
-        pytest.skip("no second user, or no cgroup of processes")
-    box = await sandboxes.create(BoxSpec("host", limits=Limits(processes=12)))
-    code = (
-        "import os, time\nn = 0\n"
-        "for uid in range(2000, 2010):\n"
-        " for _ in range(10):\n"
-        "  try:\n   if os.fork() == 0: os.setuid(uid); time.sleep(20); os._exit(0)\n   n += 1\n"
-        "  except OSError: pass\n"
-        "print(n)\n"
-    )
-    made = await box.exec(["python", "-c", code], timeout=10, user="root")
-    assert 0 < int(made.stdout) <= 12, made
+async def test_all_users_of_a_box_share_its_processes(sandboxes: EmbeddedSandboxes, held_by: str) -> None:
+    """Without cgroups, the kernel counts them in the box's user namespace."""
+    if Feature.ROOT_USER not in sandboxes.features:
+        pytest.skip("boxes have one user")
+    if held_by == "kernel" and sandboxes.cgroups is not None:
+        sandboxes.cgroups.close()
+        sandboxes.cgroups = None
+    limits = Limits(processes=12)
+    boxes = [await sandboxes.create(BoxSpec("host", limits=limits)) for _ in range(3)]
+    tries = [box.exec(["python", "-c", MANY_USERS], timeout=10, user="root") for box in boxes]
+    made = [int(result.stdout) for result in await asyncio.gather(*tries)]
+    assert all(8 <= count <= 12 for count in made), f"each box has its own: {made}"
+
+
+UNREAD = """
+import socket, struct, sys
+kept, held, kind = [], 0, sys.argv[1]
+def waiting(receiver):
+    return struct.unpack("=I", receiver.getsockopt(socket.SOL_SOCKET, 55, 36)[:4])[0]
+for _ in range(int(sys.argv[2])):
+    if kind == "tcp":
+        listener = socket.create_server(("127.0.0.1", 0))
+        sender = socket.create_connection(listener.getsockname())
+        receiver = listener.accept()[0]
+        kept += [listener, sender]
+    else:
+        receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        receiver.bind(("127.0.0.1", 0))
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    kept.append(receiver)
+    sender.setblocking(False)
+    try:
+        for _ in range(200):
+            size = sender.send(bytes(50_000)) if kind == "tcp" else sender.sendto(bytes(50_000), receiver.getsockname())
+            held += size if kind == "tcp" else 0
+    except BlockingIOError:
+        pass
+    held += waiting(receiver) if kind == "udp" else 0
+print(held >> 20)
+"""
+"""Says how many MiB wait in sockets that nobody reads."""
+
+
+@needs_cgroups
+@pytest.mark.parametrize(("kind", "sockets"), [("tcp", 150), ("udp", 900)])
+@with_boxes(Limits(memory_mb=64, disk_mb=16))
+async def test_what_waits_in_sockets_counts(box: Box, other: Box, kind: str, sockets: int) -> None:
+    held = await box.exec(["python", "-c", UNREAD, kind, str(sockets)], timeout=30)
+    assert held.limit == "memory" or int(held.stdout) < 100, held
+    assert (await other.exec(["python", "-c", UNREAD, kind, "1"], timeout=20)).code == 0
+
+
+UNREAD_ANSWERS = """
+import socket, struct, time
+kept = []
+for _ in range(800):
+    kept.append(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0))
+    kept[-1].setblocking(False)
+    try:
+        for _ in range(200):
+            kept[-1].send(struct.pack("=IHHIIBxxx", 20, 18, 0x301, 1, 0, 0))
+    except OSError:
+        pass
+time.sleep(20)
+"""
+"""Asks the kernel for its list of network devices, and reads no answer: up to 320 MiB of them."""
+
+
+@pytest.mark.parametrize("cgroups", [pytest.param(True, marks=needs_cgroups), False])
+def test_answers_that_wait_in_netlink_sockets_count(tmp_path: Path, cgroups: bool) -> None:
+    @with_boxes(Limits(memory_mb=64, disk_mb=16), cgroups=cgroups)
+    async def ended(box: Box) -> None:
+        result = await box.exec(["python", "-c", UNREAD_ANSWERS], timeout=30)
+        assert (result.code, result.limit) == (137, "memory"), result
+
+    ended(tmp_path)
 
 
 @for_root

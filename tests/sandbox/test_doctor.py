@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def test_what_is_missing_comes_with_its_knob() -> None:
     poor = HostFacts(mode=Mode.USER, lack=MissingSubids("range"), python="3.11.9", status="", devices=("lo", "eth0"))
     found = named(judge(poor, Facts(user="ann", kernel=(6, 1)), [LANDLOCK]))
     assert {name for name, finding in found.items() if not finding.good} == {
-        "memory", "disk", "users", "network", "system calls"
+        "memory", "socket buffers", "kernel tables", "disk", "users", "network", "system calls"
     }  # fmt: skip
     assert found["memory"].held_by == "watch"
     assert found["disk"].held_by == "nobody"
@@ -86,6 +87,25 @@ def test_whose_ids_boxes_have_is_shown() -> None:
     short = users(Mode.SUBUID, IdRange(1, 5_000, (300_000, 300_000)))
     assert "5000 ids from 300000" in short.text
     assert "--add-subuids 365536-431071" in short.knob
+
+
+def test_what_boxes_share_is_said() -> None:
+    def found(host: HostFacts, kernel: tuple[int, int] = (6, 12)) -> dict[str, Finding]:
+        return named(judge(host, Facts(kernel=kernel), []))
+
+    shared = replace(GOOD, features=GOOD.features - {Feature.OWN_IDS})
+    assert "map more ids" in found(shared)["kernel tables"].knob
+    assert (
+        "Linux 6.3 or newer (this is 5.15)"
+        in found(replace(shared, ids=IdRange(2_000_000_000, spare=9)), (5, 15))["kernel tables"].knob
+    )
+    lent = replace(shared, mode=Mode.SUBUID, ids=IdRange(1, 65_536, (9, 9)))
+    assert "pipe-user-pages-soft" in found(lent)["kernel tables"].knob
+    assert "1/4" in found(replace(GOOD, buffers_apart=True))["socket buffers"].text
+    without = replace(GOOD, controllers=frozenset())
+    assert found(without)["processes"].good
+    assert not found(without, (5, 13))["processes"].good
+    assert "one id" in found(replace(without, ids=None), (5, 13))["processes"].text
 
 
 @pytest.mark.parametrize(("others", "taken"), [([BWRAP, LANDLOCK], "bubblewrap"), ([LANDLOCK], "none"), ([], "none")])

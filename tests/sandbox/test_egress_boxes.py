@@ -258,6 +258,22 @@ for server in sys.argv[1:]:
 """
 
 
+KNOCK_ON_ALL_DOORS = """
+import socket
+for number in range(2, 250):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as knock:
+        knock.sendto(b"x", (f"192.168.1.{number}", 9))
+print(len(open("/proc/net/arp").readlines()) - 1)
+"""
+
+
+@on_stage
+async def test_a_box_has_one_neighbour(stage: Scene) -> None:
+    """The kernel's table of neighbours is one for all network namespaces, the host's included."""
+    box = await stage.box()
+    assert int(ok(await box.exec(["python", "-c", KNOCK_ON_ALL_DOORS], timeout=20))) <= 1
+
+
 @on_stage
 async def test_a_name_server_asked_directly_knows_no_more(stage: Scene) -> None:
     box = await stage.box()

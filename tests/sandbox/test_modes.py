@@ -32,6 +32,7 @@ same_snapshot_has_the_same_id destroy_is_idempotent_and_final closed_backend_lea
 output_is_bounded_and_drained cpu_time_is_limited hostile_trees_are_refused_whole
 links_swapped_during_a_request_do_not_lead_out no_attack_gets_anywhere no_path_in_a_box_is_a_failure_of_the_sandbox
 a_workdir_that_becomes_a_link_leads_nowhere names_of_any_bytes_end_no_box long_paths_end_no_box
+a_box_takes_no_kernel_table_from_others
 """
 ISOLATED = """
 exit_codes_and_signals timeout_ends_the_whole_tree daemons_end_with_their_command cancelled_command_ends
@@ -45,7 +46,8 @@ services_of_the_host_are_out_of_reach shared_memory_ends_with_the_processes_that
 def cases(names: str, *attacks: str) -> type:
     """The contract's cases of these names, and no others."""
     chosen = {f"test_{name}": getattr(SandboxContract, f"test_{name}") for name in names.split()}
-    return type("Cases", (), chosen | {"attacks": attacks})
+    tables = ("asynchronous_requests", "compiled_filters")  # All others are shared with whatever else the user runs.
+    return type("Cases", (), chosen | {"attacks": attacks, "tables": tables})
 
 
 @ordinary

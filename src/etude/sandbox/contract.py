@@ -78,6 +78,9 @@ class Feature(StrEnum):
     agent cannot tamper with them."""
     ROOT_USER = "root_user"
     """Commands can run as root inside the box, without any rights outside it. Package managers need it."""
+    OWN_IDS = "own_ids"
+    """Each box has user ids of its own on the host. The kernel counts pipe pages, descriptors in flight and more for
+    each user id, so without this feature one box can take them from others."""
     PTY = "pty"
     BACKGROUND = "background"
     ISOLATED = "isolated"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from etude.sandbox.contract import BoxSpec, Feature, SandboxUnavailable
 from etude.sandbox.embedded import EmbeddedSandboxes, knobs, temporary_store
-from etude.sandbox.embedded.cgroups import MEMORY, PIDS
-from etude.sandbox.embedded.knobs import Facts
+from etude.sandbox.embedded.cgroups import BUFFERS_PART, MEMORY, PIDS
+from etude.sandbox.embedded.knobs import COUNTS_PER_NAMESPACE, Facts
 from etude.sandbox.embedded.probe import Mode
 from etude.sandbox.embedded.subuids import MissingSubids
 from etude.sandbox.images.ids import IdRange
@@ -61,6 +61,8 @@ class HostFacts:
     """Why no box can be made, ending with the setting that would help; empty if one can."""
     features: frozenset[Feature] = frozenset()
     controllers: frozenset[str] = frozenset()
+    buffers_apart: bool = False
+    """Socket buffers have a limit of their own (cgroups of version 1)."""
     python: str = ""
     """Version of Python in a box. Empty if it does not start there; `python_error` then holds the reason."""
     python_error: str = ""
@@ -111,6 +113,7 @@ async def _inspect_host() -> HostFacts:
         lack=sandboxes.host.lack,
         features=sandboxes.features,
         controllers=sandboxes.cgroups.controllers if sandboxes.cgroups else frozenset(),
+        buffers_apart=sandboxes.cgroups.buffers_apart if sandboxes.cgroups else False,
         python=python.stdout.decode().strip(),
         python_error=python.stderr.decode().strip(),
         status=status.stdout.decode(),
@@ -158,14 +161,13 @@ def _limits(host: HostFacts, facts: Facts) -> list[Finding]:
     disk = Feature.DISK_LIMIT in host.features
     memory = Finding("memory", True, "cgroup", "the box as a whole, with what it writes in memory")
     if MEMORY not in host.controllers:
-        text = "each process by the kernel; all together watched every 50 to 250 ms; buffers by nobody"
+        text = "each process by the kernel; all together watched every 50 to 250 ms"
         memory = Finding("memory", False, "watch", text, knobs.for_cgroups(facts))
-    whole = PIDS in host.controllers
     return [
         memory,
-        Finding(
-            "processes", True, "cgroup" if whole else "kernel", "the box as a whole" if whole else "per user of the box"
-        ),
+        _buffers(host, facts),
+        _processes(host, facts),
+        _kernel_tables(host, facts),
         Finding("cpu time", True, "kernel", "each process; all of a command watched every 50 to 250 ms"),
         Finding("file size", True, "kernel", "each file"),
         Finding(
@@ -177,6 +179,36 @@ def _limits(host: HostFacts, facts: Facts) -> list[Finding]:
         ),
         Finding("wall clock", True, "pid 1", "each command, with all that it started"),
     ]
+
+
+def _buffers(host: HostFacts, facts: Facts) -> Finding:
+    name = "socket buffers"
+    if MEMORY not in host.controllers:
+        text = "as much as the box's descriptors hold, pipes too"
+        return Finding(name, False, "nobody", text, knobs.for_cgroups(facts))
+    apart = f"TCP and UDP: a part of its own, 1/{BUFFERS_PART} of the memory limit; the others: in the memory limit"
+    return Finding(name, True, "cgroup", apart if host.buffers_apart else "in the memory limit")
+
+
+def _processes(host: HostFacts, facts: Facts) -> Finding:
+    if PIDS in host.controllers:
+        return Finding("processes", True, "cgroup", "the box as a whole")
+    if facts.kernel >= COUNTS_PER_NAMESPACE:
+        return Finding("processes", True, "kernel", "the box as a whole")
+    text = "each user of the box" if host.ids else "all boxes and your own processes together, as they have one id"
+    return Finding("processes", False, "kernel", text, knobs.for_kernel(COUNTS_PER_NAMESPACE, facts))
+
+
+def _kernel_tables(host: HostFacts, facts: Facts) -> Finding:
+    """What the kernel has for each user id, or for all together, and one box could take from others."""
+    name = "kernel tables"
+    if Feature.OWN_IDS in host.features:
+        return Finding(name, True, "own ids", "no box takes pipes, descriptors in flight or file watches from others")
+    text = (
+        "boxes share ids: one can shrink the pipes of the others, and use up the descriptors that may be under way in "
+        "sockets; of file watches it gets a quarter at most"
+    )
+    return Finding(name, False, "shared", text, knobs.for_own_ids(host.ids, facts))
 
 
 def _users(host: HostFacts, facts: Facts) -> Finding:

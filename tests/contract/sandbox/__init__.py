@@ -17,6 +17,7 @@ from tests.contract.sandbox.files import FileCases
 from tests.contract.sandbox.forks import ForkCases
 from tests.contract.sandbox.frozen import FrozenCases
 from tests.contract.sandbox.limits import LimitCases
+from tests.contract.sandbox.neighbours import NeighbourCases
 from tests.contract.sandbox.support import Make
 from tests.contract.sandbox.terminals import TerminalCases
 from tests.contract.sandbox.trees import TreeCases
@@ -25,7 +26,7 @@ __all__ = ["CORE", "Make", "SandboxContract"]
 
 CORE = (
     *("exit_codes", "whole_tree", "no_attack", "hosts_files", "no_right_over", "snapshot_and_fork", "second_user"),
-    *("full_disk", "concurrent", "children_are_equal", "own_ways", "leads_no_copy"),
+    *("full_disk", "concurrent", "children_are_equal", "own_ways", "leads_no_copy", "kernel_table"),
 )
 """Parts of test names: one case for each guarantee that a single mode could break."""
 
@@ -35,6 +36,7 @@ class SandboxContract(
     BackgroundCases,
     TerminalCases,
     LimitCases,
+    NeighbourCases,
     EscapeCases,
     EgressCases,
     FileCases,

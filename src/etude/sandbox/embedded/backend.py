@@ -83,6 +83,7 @@ class EmbeddedSandboxes:
             binds=bases.binds,
             range_base=ids.first if ids else None,
             range_count=ids.count if ids else 1,
+            spare_ranges=ids.spare if ids else 0,
             subordinate=ids.subordinate if ids else None,
             memory=self.memory_cells,
         )
@@ -105,6 +106,8 @@ class EmbeddedSandboxes:
             found.add(Feature.DISK_LIMIT)
         if self.host.ids is not None:
             found |= {Feature.SECOND_USER, Feature.ROOT_USER}
+        if self._zygote.own_ids:
+            found.add(Feature.OWN_IDS)
         return frozenset(found)
 
     # -- images

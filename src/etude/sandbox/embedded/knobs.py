@@ -13,10 +13,13 @@ from pathlib import Path
 
 from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, PIDS
 from etude.sandbox.embedded.subuids import MissingSubids, next_free
+from etude.sandbox.images.ids import IdRange
 from etude.sandbox.inside.subordinate import STEP
 from etude.sandbox.inside.users import MAX_ID
 
 _USERNS_STEPS = {"user namespace", "id map", "mount namespace", "private mounts", "user namespace of a box"}
+COUNTS_PER_NAMESPACE = (5, 14)
+"""The Linux from which on the process limit holds for a box's user namespace, and not for a user of the host."""
 _CONTAINER = "start the container with --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
 
 
@@ -119,7 +122,20 @@ def for_cgroups(facts: Facts) -> str:
 
 
 def for_disk_limits(facts: Facts) -> str:
-    return f"Linux 6.6 or newer (this is {facts.kernel[0]}.{facts.kernel[1]}): its tmpfs keeps what overlayfs needs"
+    return f"{for_kernel((6, 6), facts)}: its tmpfs keeps what overlayfs needs"
+
+
+def for_kernel(wanted: tuple[int, int], facts: Facts) -> str:
+    return f"Linux {wanted[0]}.{wanted[1]} or newer (this is {facts.kernel[0]}.{facts.kernel[1]})"
+
+
+def for_own_ids(ids: IdRange | None, facts: Facts) -> str:
+    """Return what gives each box a range of host ids of its own, or else what makes sharing them less harmful."""
+    if ids is None or ids.subordinate:
+        return "run as root; at least pipes keep their size after sudo sysctl -w fs.pipe-user-pages-soft=0"
+    if not ids.spare:
+        return "map more ids into this container: 65,536 for each box, from 2,000,000,000 on"
+    return f"{for_kernel((6, 3), facts)}, and a store on ext4, xfs, btrfs or tmpfs (id-mapped layers of overlayfs)"
 
 
 def _user_name() -> str:

@@ -19,6 +19,8 @@ from etude.sandbox.inside import kernel
 # The first range is above the one that systemd-nspawn uses and below 2^31. The second fits into the 65,536 ids that a
 # container usually has.
 _RANGES = ((2_000_000_000, 65_536), (32_768, 32_000))
+_END = 1 << 31
+"""Older kernels read ids in mount options as signed numbers."""
 
 
 class Mode(StrEnum):
@@ -81,8 +83,11 @@ def _free_range() -> IdRange:
     """Return the first range of _RANGES whose host ids are mapped in this user namespace."""
     mapped = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
     for base, count in _RANGES:
-        if any(first <= base and base + count <= first + length for first, _, length in mapped):
-            return IdRange(base, count)
+        for first, _, length in mapped:
+            if first <= base and base + count <= first + length:
+                end = min(first + length, _END)
+                spare = (end - base) // count - 1 if base == _RANGES[0][0] else 0
+                return IdRange(base, count, spare=spare)
     raise SandboxUnavailable(
         "root here has no ids to give to boxes (/proc/self/uid_map is too short): map 65,536 ids into this container"
     )

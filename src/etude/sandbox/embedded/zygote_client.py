@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
+import resource
 import socket
 import subprocess
 import time
@@ -54,6 +56,8 @@ class ZygoteClient:
             self.end()
             raise SandboxUnavailable(advice(answer["step"], answer["error"]))
         ours.setblocking(False)
+        self.own_ids: bool = answer["own_ids"]
+        """Each box has host ids of its own."""
 
     # -- messages from the zygote
 
@@ -110,8 +114,11 @@ class ZygoteClient:
                 return
             except BlockingIOError:
                 await asyncio.sleep(0.001)
-            except OSError:
-                self._zygote_died()
+            except OSError as error:
+                if error.errno == errno.ETOOMANYREFS:
+                    _allow_more_in_flight()
+                else:
+                    self._zygote_died()
 
     # -- requests
 
@@ -209,6 +216,18 @@ class ZygoteClient:
             if time.monotonic() > deadline:
                 self.process.kill()
             time.sleep(0.001)
+
+
+def _allow_more_in_flight() -> None:
+    """Raise this process's descriptor limit, up to which the kernel lets its user have descriptors under way in
+    sockets. In mode user, boxes have the same user and may have sent as many as they could."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        raise SandboxError(
+            f"a box has {soft} descriptors under way in sockets, as many as your user may have: destroy that box, or "
+            "raise the hard limit (ulimit -Hn)"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _resolve(future: asyncio.Future[dict[str, Any]] | None, value: dict[str, Any]) -> None:

@@ -15,6 +15,8 @@ class IdRange:
     """(user id, group id) that the boxes' user 0 and group 0 have on the host, if the range consists of subordinate ids
     of this process's user. Files of such ids are written by a process in a user namespace, and `first` is an id in that
     namespace. If this is None, `first` is an id on the host."""
+    spare: int = 0
+    """Number of ranges as long as this one that follow it and belong to nobody either."""
 
     @property
     def name(self) -> str:

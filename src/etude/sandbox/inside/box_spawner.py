@@ -13,7 +13,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 
 from etude.sandbox.inside import kernel
-from etude.sandbox.inside.prepared_box import STANDING, UNMAPPED, PreparedBox
+from etude.sandbox.inside.box_ids import IdPool
+from etude.sandbox.inside.prepared_box import STANDING, UNMAPPED, Kind, PreparedBox
 from etude.sandbox.inside.zygote_root import ZygoteSettings
 
 Watch = Callable[[int, Callable[[], None]], None]
@@ -21,7 +22,9 @@ Then = Callable[[PreparedBox | kernel.StepFailed], None]
 SINGLE_IDS = (1000, 0)
 """User ids of boxes with a single id: the agent's, or root's if the image has its own root file system."""
 _MIN_SPARE, _MAX_SPARE = 2, 32
-"""Number of prepared boxes kept ready, all for the `single_id` of the last request."""
+"""Number of prepared boxes kept ready, all of the kind of the last request."""
+_MAX_KINDS = 4
+"""Prepared boxes of so many kinds may be left over; those of the kind that was requested longest ago are ended."""
 _MAX_PARALLEL = 8
 """Boxes prepared at the same time. More would only wait for each other in the kernel."""
 _MAX_REPORT = 1 << 12
@@ -29,59 +32,80 @@ _MAX_REPORT = 1 << 12
 
 class BoxSpawner:
     def __init__(
-        self, settings: ZygoteSettings, programs: dict[int, bytes], watch: Watch, unwatch: Callable[[int], None]
+        self,
+        settings: ZygoteSettings,
+        programs: dict[int, bytes],
+        pool: IdPool,
+        watch: Watch,
+        unwatch: Callable[[int], None],
     ) -> None:
         """Create the spawner only when the zygote's root is complete, because boxes do not see later mounts. `programs`
         maps each of SINGLE_IDS to a seccomp program. `watch` registers a callback for a readable descriptor."""
-        self._settings, self._programs, self._watch, self._unwatch = settings, programs, watch, unwatch
+        self._settings, self._programs, self._pool = settings, programs, pool
+        self._watch, self._unwatch = watch, unwatch
         self._template_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         kernel.unshare(kernel.CLONE_NEWNS, "mount namespace")
         self.own_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        self._single_id = SINGLE_IDS[0]
-        self._requests: defaultdict[int, deque[Then]] = defaultdict(deque)
-        self._ready: defaultdict[int, deque[PreparedBox]] = defaultdict(deque)
-        self._starting: defaultdict[int, list[PreparedBox]] = defaultdict(list)
+        self._kind: Kind | None = None
+        self._requests: defaultdict[Kind, deque[Then]] = defaultdict(deque)
+        self._ready: defaultdict[Kind, deque[PreparedBox]] = defaultdict(deque)
+        """The kind that was requested last is at the end."""
+        self._starting: defaultdict[Kind, list[PreparedBox]] = defaultdict(list)
         self._make_ahead = True
         self._spare = self._fewest_left = _MIN_SPARE
 
-    def request(self, single_id: int, then: Then) -> None:
+    def request(self, kind: Kind, then: Then) -> None:
         """Call `then` with a prepared box as soon as there is one (perhaps at once), or with the reason why none can be
         made."""
-        self._single_id, self._make_ahead = single_id, True
-        if ready := self._ready[single_id]:
+        self._make_ahead = True
+        if kind != self._kind:
+            self._change_kind(kind)
+        if ready := self._ready[kind]:
             box = ready.popleft()
             self._fewest_left = min(self._fewest_left, len(ready))
             then(box)
             return
-        self._requests[single_id].append(then)
+        self._requests[kind].append(then)
         self._fewest_left = 0
-        self._spare = max(self._spare, min(_MAX_SPARE, len(self._requests[single_id]) + _MIN_SPARE))
-        self._make_requested(single_id)
+        self._spare = max(self._spare, min(_MAX_SPARE, len(self._requests[kind]) + _MIN_SPARE))
+        self._make_requested(kind)
+
+    def _change_kind(self, kind: Kind) -> None:
+        self._kind = kind
+        self._ready[kind] = self._ready.pop(kind, deque())
+        while len(self._ready) > _MAX_KINDS:
+            for box in self._ready.pop(next(iter(self._ready))):
+                box.kill()
 
     @property
     def needs_spare(self) -> bool:
-        starting = len(self._starting[self._single_id])
-        return (
-            self._make_ahead and starting < _MAX_PARALLEL and len(self._ready[self._single_id]) + starting < self._spare
-        )
+        if self._kind is None:
+            return False
+        starting = len(self._starting[self._kind])
+        return self._make_ahead and starting < _MAX_PARALLEL and len(self._ready[self._kind]) + starting < self._spare
 
     def make_spare(self) -> None:
-        self._make(self._single_id)
+        assert self._kind is not None
+        self._make(self._kind)
 
-    def _make_requested(self, single_id: int) -> None:
-        while len(self._starting[single_id]) < min(len(self._requests[single_id]), _MAX_PARALLEL):
-            self._make(single_id)
+    def _make_requested(self, kind: Kind) -> None:
+        while len(self._starting[kind]) < min(len(self._requests[kind]), _MAX_PARALLEL):
+            self._make(kind)
 
-    def _make(self, single_id: int) -> None:
+    def _make(self, kind: Kind) -> None:
+        ids = None
         try:
+            ids = self._pool.take()
             box = PreparedBox(
-                self._settings, single_id, self._template_namespace, self.own_namespace, self._programs[single_id]
+                self._settings, kind, ids, self._template_namespace, self.own_namespace, self._programs[kind[0]]
             )
         except (OSError, kernel.StepFailed) as error:
+            if ids is not None:
+                self._pool.give_back(ids)
             number = error.number if isinstance(error, kernel.StepFailed) else error.errno
-            self._report_failure(single_id, kernel.StepFailed(getattr(error, "step", "namespaces"), number or 0))
+            self._report_failure(kind, kernel.StepFailed(getattr(error, "step", "namespaces"), number or 0))
             return
-        self._starting[single_id].append(box)
+        self._starting[kind].append(box)
         self._watch(box.control.fileno(), lambda: self._receive_report(box))
         self._watch(box.pidfd, lambda: self._reap(box))
 
@@ -94,13 +118,15 @@ class BoxSpawner:
                 self._fail(box, "id map", error.errno or 0)
         elif report == STANDING:
             self._unwatch(box.control.fileno())
-            self._starting[box.single_id].remove(box)
-            if self._requests[box.single_id]:
-                self._requests[box.single_id].popleft()(box)
-                self._make_requested(box.single_id)
+            self._starting[box.kind].remove(box)
+            if self._requests[box.kind]:
+                self._requests[box.kind].popleft()(box)
+                self._make_requested(box.kind)
+            elif box.kind not in self._ready:  # Its kind has been given up meanwhile.
+                box.kill()
             else:
-                self._ready[box.single_id].append(box)
-                if len(self._ready[self._single_id]) >= self._spare:
+                self._ready[box.kind].append(box)
+                if self._kind is not None and len(self._ready[self._kind]) >= self._spare:
                     # All spares are ready again. Drop half of those that have not been needed since the last time.
                     self._spare = max(_MIN_SPARE, self._spare - self._fewest_left // 2)
                     self._fewest_left = self._spare
@@ -117,17 +143,18 @@ class BoxSpawner:
         for number in (box.control.fileno(), box.pidfd):
             self._unwatch(number)
         box.close()
+        self._pool.give_back(box.ids)
         if box.at_end is not None:
             box.at_end()
-        elif box in self._ready[box.single_id]:
-            self._ready[box.single_id].remove(box)
-        elif box in self._starting[box.single_id]:
-            self._starting[box.single_id].remove(box)
-            self._report_failure(box.single_id, box.failure)
+        elif box in self._ready.get(box.kind, ()):
+            self._ready[box.kind].remove(box)
+        elif box in self._starting[box.kind]:
+            self._starting[box.kind].remove(box)
+            self._report_failure(box.kind, box.failure)
 
-    def _report_failure(self, single_id: int, why: kernel.StepFailed) -> None:
+    def _report_failure(self, kind: Kind, why: kernel.StepFailed) -> None:
         """Give one waiting request the reason, and prepare no spare boxes until the next request."""
         self._make_ahead = False
-        if self._requests[single_id]:
-            self._requests[single_id].popleft()(why)
-            self._make_requested(single_id)
+        if self._requests[kind]:
+            self._requests[kind].popleft()(why)
+            self._make_requested(kind)

@@ -19,7 +19,7 @@ from etude.sandbox.inside.background import Background, PendingPoll
 from etude.sandbox.inside.command import Command
 from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.foreground import Foreground
-from etude.sandbox.inside.memory import MemoryEvents, detached_bytes, retry_on_enomem
+from etude.sandbox.inside.memory import MemoryEvents, detached_bytes, netlink_bytes, retry_on_enomem
 from etude.sandbox.inside.users import MAX_ID, Users
 
 PYTHON_SIGNALS = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
@@ -445,7 +445,8 @@ class Init:
         """Kill each command that exceeds its CPU time, and the one that uses most memory if the box exceeds its memory
         limit."""
         usage = self.measure()
-        used = sum(process.memory for process in usage) + (0 if self.memory.enforced else detached_bytes())
+        used = sum(process.memory for process in usage) + netlink_bytes()
+        used += 0 if self.memory.enforced else detached_bytes()
         full = self.memory.oom_killed() or used > self.limits["memory_mb"] << 20
         for command in self.commands.values():
             own = [process for process in usage if process.mark == command.mark]

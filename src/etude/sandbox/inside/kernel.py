@@ -21,8 +21,9 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
 RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS = 0x01, 0x02, 0x04
 RESOLVE_BENEATH, RESOLVE_IN_ROOT = 0x08, 0x10
 CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 6, 7, 21
+_PR_SET_SECUREBITS, _KEEP_CAPABILITIES = 28, 1 << 2
 
-_AT_FDCWD, _AT_RECURSIVE, _AT_EMPTY_PATH, _SIGCHLD, _SIGKILL = -100, 0x8000, 0x1000, 17, 9
+_AT_FDCWD, _AT_RECURSIVE, _AT_EMPTY_PATH, _SIGCHLD, SIGKILL = -100, 0x8000, 0x1000, 17, 9
 _OPEN_TREE_CLONE, _MOVE_FROM_EMPTY_PATH, _MOVE_TO_EMPTY_PATH = 1, 0x04, 0x40
 _FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC, _SET_FLAG, _SET_STRING, _CREATE = 1, 1, 0, 1, 6
 _SINCE_2018 = {"open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432}
@@ -148,16 +149,20 @@ def make_mount(kind: str, options: dict[str, str], attributes: int, step: str) -
         os.close(context)
 
 
-def map_mount_ids(tree: int, user_namespace: int, step: str) -> None:
+def map_mount_ids(tree: int, user_namespace: int, step: str, *, recursive: bool = True) -> None:
     """Show the files of an unattached mount tree with other owners: the ids that the user namespace maps them to."""
     wanted = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
-    flags = ctypes.c_uint(_AT_EMPTY_PATH | _AT_RECURSIVE)
+    flags = ctypes.c_uint(_AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0))
     _syscall("mount_setattr", step, tree, ctypes.c_char_p(b""), flags, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
 
 
-def attach_mount(tree: int, target: str, step: str) -> None:
-    name, flags = ctypes.c_char_p(target.encode()), ctypes.c_uint(_MOVE_FROM_EMPTY_PATH)
-    _syscall("move_mount", step, tree, ctypes.c_char_p(b""), _AT_FDCWD, name, flags)
+def attach_mount(tree: int, target: str | int, step: str) -> None:
+    """Attach an unattached mount tree at a path or at an open folder."""
+    if isinstance(target, int):
+        folder, name, flags = target, b"", _MOVE_FROM_EMPTY_PATH | _MOVE_TO_EMPTY_PATH
+    else:
+        folder, name, flags = _AT_FDCWD, target.encode(), _MOVE_FROM_EMPTY_PATH
+    _syscall("move_mount", step, tree, ctypes.c_char_p(b""), folder, ctypes.c_char_p(name), ctypes.c_uint(flags))
 
 
 def move_mount(source: str, target: int, step: str) -> None:
@@ -228,9 +233,19 @@ def prctl(option: int, value: int) -> None:
 def act_as(uid: int, gid: int) -> None:
     """Access files as the given user, with all other rights kept. The kernel clears the parent-death signal at every
     change of identity, so it is set again."""
+    set_file_ids(uid, gid)
+    prctl(PR_SET_PDEATHSIG, SIGKILL)
+
+
+def set_file_ids(uid: int, gid: int) -> None:
+    """Set the ids under which this process accesses and makes files. It is not dumpable afterwards."""
     _libc.setfsgid(gid)
     _libc.setfsuid(uid)
-    prctl(PR_SET_PDEATHSIG, _SIGKILL)
+
+
+def keep_capabilities(keep: bool) -> None:
+    """Whether this process keeps its capabilities when it becomes another user."""
+    prctl(_PR_SET_SECUREBITS, _KEEP_CAPABILITIES if keep else 0)
 
 
 def install_filter(program: bytes) -> None:

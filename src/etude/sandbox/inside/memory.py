@@ -1,9 +1,9 @@
 """Finds the memory of a box that no process has mapped, and the kernel's out-of-memory kills in the box's cgroup.
 
-If a cgroup enforces the memory limit, the kernel counts all memory of the box, and only its kills are read here.
-Otherwise this module searches for the two kinds of memory that have no limit of their own: unnamed files (memfd) that a
-process holds open, and System V segments that no process is attached to. The kernel never refuses such memory, so an
-excess is detected only at the next check.
+If a cgroup enforces the memory limit, the kernel counts all memory of the box except answers that wait in netlink
+sockets, and only these and its kills are read here. Otherwise this module also searches for the two kinds of memory
+that have no limit of their own: unnamed files (memfd) that a process holds open, and System V segments that no process
+is attached to. The kernel never refuses such memory, so an excess is detected only at the next check.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 _SEGMENTS = "/proc/sysvipc/shm"
+_NETLINK = "/proc/net/netlink"
 
 
 def retry_on_enomem(act: Callable[[], None], seconds: float = 5.0) -> None:
@@ -90,6 +91,14 @@ def detached_bytes() -> int:
     """Bytes in System V shared memory segments that no process is attached to."""
     with open(_SEGMENTS) as file:
         return detached_bytes_in(file.read())
+
+
+def netlink_bytes() -> int:
+    """Bytes of answers that no process has read yet from the box's netlink sockets."""
+    with open(_NETLINK) as file:
+        head, *rows = (line.split() for line in file)
+    size = head.index("Rmem")
+    return sum(int(row[size]) for row in rows)
 
 
 def detached_bytes_in(table: str) -> int:

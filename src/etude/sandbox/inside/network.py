@@ -6,7 +6,7 @@ still report the address that the box wanted. The sockets are passed to the owne
 alive. Nothing is forwarded: neither namespace has another link, and pid 1 loses its rights over both namespaces before
 the box's first command.
 
-    box  eth0 192.168.1.20/24, default route ──veth── gate  192.168.1.1, `local 0.0.0.0/0`, listeners
+    box  eth0 192.168.1.20/32, default route ──veth── gate  192.168.1.1, `local 0.0.0.0/0`, listeners
 
 The same holds for IPv6 if the kernel has it. Nothing listens in the box's own namespace, so all of its ports and its
 loopback are free for the box.
@@ -33,7 +33,8 @@ class LinkAddresses:
         self.prefix, self.any_address = prefix, any_address
 
 
-IPV4 = LinkAddresses(socket.AF_INET, "192.168.1.20", "192.168.1.1", 24, "0.0.0.0")
+# No neighbours: the kernel's table of neighbours (net.ipv4.neigh.default.gc_thresh3) is one for all namespaces.
+IPV4 = LinkAddresses(socket.AF_INET, "192.168.1.20", "192.168.1.1", 32, "0.0.0.0")
 # This is a private address, so programs that have a choice prefer IPv4 (RFC 6724).
 IPV6 = LinkAddresses(socket.AF_INET6, "fd5e:84c2:77a1::20", "fd5e:84c2:77a1::1", 128, "::")
 NAMES_PORT = 53

@@ -15,7 +15,8 @@ import socket
 import sys
 from collections.abc import Callable
 
-from etude.sandbox.inside import init, kernel, network, processes, wire
+from etude.sandbox.inside import init, kernel, kernel_shares, network, processes, wire
+from etude.sandbox.inside.box_ids import BoxIds
 from etude.sandbox.inside.memory import MemoryEvents
 from etude.sandbox.inside.zygote_root import HOSTNAME, SHM_MB, ZygoteSettings, write_ids
 
@@ -27,20 +28,27 @@ _NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | k
 _MAX_PASSED = 8
 _MAX_DESCRIPTORS = 1 << 20
 _CONTROL_FD = 3
+MAX_TERMINALS = 64
+"""Pseudo-terminals of one box. The kernel has 4,096 for all users together (kernel.pty.max)."""
 UNMAPPED, STANDING = b"unmapped", b"standing"
 """Reports of a box that is being prepared: it waits for its id map; it is ready. Any other is a failure, as JSON."""
+
+
+Kind = tuple[int, int]
+"""What a prepared box is made for: the user id of a box that has only one, and the process limit."""
 
 
 class PreparedBox:
     """The zygote's handle of a box's process, from the preparation (still without an image) to the end of the box."""
 
     def __init__(
-        self, settings: ZygoteSettings, single_id: int, template: int, own_namespace: int, program: bytes
+        self, settings: ZygoteSettings, kind: Kind, ids: BoxIds, template: int, own_namespace: int, program: bytes
     ) -> None:
-        """Clone the box's process. `template` is the mount namespace to copy, `own_namespace` the zygote's own.
-        `single_id` is the box's user id if boxes have only one."""
-        self.settings, self.single_id = settings, single_id
+        """Clone the box's process. `template` is the mount namespace to copy, `own_namespace` the zygote's own."""
+        self.settings, self.kind, self.ids = settings, kind, ids
         self.mount_namespace = self.network_namespace = -1
+        self.user_namespace = -1
+        """Opened only if the box has ids of its own, and until it has its root."""
         self.failure = kernel.StepFailed("lost", 0)
         """Stays "lost" if the box's process dies without reporting a failed step."""
         self.at_end: Callable[[], None] | None = None
@@ -50,7 +58,7 @@ class PreparedBox:
             try:
                 self.pid = kernel.clone(_NAMESPACES)
                 if self.pid == 0:
-                    _become_pid_1(settings, single_id, theirs.fileno(), program)
+                    _become_pid_1(settings, kind, ids, theirs.fileno(), program)
             finally:
                 kernel.enter_mounts(own_namespace)
         except BaseException:
@@ -67,8 +75,11 @@ class PreparedBox:
         self.mount_namespace, self.network_namespace = (
             os.open(f"{process}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("mnt", "net")
         )
-        base = self.settings.range_base
-        write_ids(process, [(self.single_id, 0, 1) if base is None else (0, base, self.settings.range_count)])
+        single_id, _ = self.kind
+        first = self.ids.first
+        write_ids(process, [(single_id, 0, 1) if first < 0 else (0, first, self.settings.range_count)])
+        if self.ids.namespace >= 0:
+            self.user_namespace = os.open(f"{process}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         self.control.send(b"go")
 
     def order(self, message: wire.Header, numbers: list[int]) -> None:
@@ -76,8 +87,10 @@ class PreparedBox:
         socket and the files of its cgroups."""
         socket.send_fds(self.control, [json.dumps(message).encode()], numbers)
         self.control.close()
-        os.close(self.network_namespace)
-        self.network_namespace = -1
+        for number in (self.network_namespace, self.user_namespace):
+            if number >= 0:
+                os.close(number)
+        self.network_namespace = self.user_namespace = -1
 
     def kill(self) -> None:
         """Kill pid 1, and with it the whole box.
@@ -95,13 +108,13 @@ class PreparedBox:
         os.close(self.pidfd)
 
     def _close_namespaces(self) -> None:
-        for number in (self.mount_namespace, self.network_namespace):
+        for number in (self.mount_namespace, self.network_namespace, self.user_namespace):
             if number >= 0:
                 os.close(number)
-        self.mount_namespace = self.network_namespace = -1
+        self.mount_namespace = self.network_namespace = self.user_namespace = -1
 
 
-def _become_pid_1(settings: ZygoteSettings, single_id: int, control_fd: int, program: bytes) -> NoReturn:
+def _become_pid_1(settings: ZygoteSettings, kind: Kind, ids: BoxIds, control_fd: int, program: bytes) -> NoReturn:
     """Run in the cloned child, which never returns or raises into the zygote's code."""
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -109,12 +122,16 @@ def _become_pid_1(settings: ZygoteSettings, single_id: int, control_fd: int, pro
         os.closerange(_CONTROL_FD + 1, _MAX_DESCRIPTORS)
         control = socket.socket(fileno=_CONTROL_FD)
         try:
-            _mount_system_folders(settings)
+            _mount_system_folders(ids)
             processes.open_oom_score()
+            if ids.creator >= 0:
+                kernel_shares.become_creator(ids.creator, kind[1])
             kernel.unshare(kernel.CLONE_NEWUSER, "user namespace of a box")
             control.send(UNMAPPED)
             if not control.recv(16):
                 os._exit(1)
+            # Boxes made by users of their own each have what the host gives one user.
+            kernel_shares.limit_box("own", watches=not settings.many_ids or settings.subordinate is not None)
             init.take_identity(many_ids=settings.many_ids)
             control.send(STANDING)
         except ConnectionError:
@@ -153,19 +170,19 @@ def _wait_for_order(control: socket.socket) -> tuple[bytes, list[int]]:
     return data, numbers
 
 
-def _mount_system_folders(settings: ZygoteSettings) -> None:
+def _mount_system_folders(ids: BoxIds) -> None:
     quiet = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     kernel.mount("proc", "own", "proc", quiet, None, "mount proc")
-    owner = "" if settings.range_base is None else f",gid={settings.range_base + 5}"
+    owner = "" if ids.first < 0 else f",gid={ids.first + 5}"
     kernel.mount(
         "devpts",
         "dev/pts",
         "devpts",
         quiet & ~kernel.MS_NODEV,
-        f"newinstance,ptmxmode=0666,mode=620{owner}",
+        f"newinstance,ptmxmode=0666,mode=620,max={MAX_TERMINALS}{owner}",
         "mount devpts",
     )
-    owner = "" if settings.range_base is None else f",uid={settings.range_base},gid={settings.range_base}"
+    owner = "" if ids.first < 0 else f",uid={ids.first},gid={ids.first}"
     kernel.mount("shm", "dev/shm", "tmpfs", quiet, f"mode=1777,size={SHM_MB}m,nr_inodes=4096{owner}", "mount shm")
     socket.sethostname(HOSTNAME)
     network.raise_device("lo")

@@ -12,9 +12,11 @@ import os
 import stat
 
 from etude.sandbox.inside import kernel, walk
+from etude.sandbox.inside.box_ids import BoxIds, IdPool
 from etude.sandbox.inside.removal import remove_tree
+from etude.sandbox.inside.views import Views
 from etude.sandbox.inside.wire import Header
-from etude.sandbox.inside.zygote_root import ZygoteSettings
+from etude.sandbox.inside.zygote_root import ZygoteSettings, show_ids
 
 CLOSE, SEAL = "close", "seal"
 """The steps that fail if a process has a file open for writing, so that the box's files cannot be made read-only: for a
@@ -23,6 +25,7 @@ IMAGE = "the image's"
 """Start of the name of a failed step that is the image's fault, such as "the image's /proc": a box needs a folder
 there, but the image has something else."""
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
+_DEVICES, _PROC = "dev", "own"
 
 
 def make_cell(settings: ZygoteSettings, cell: str, disk_mb: int) -> None:
@@ -33,10 +36,10 @@ def make_cell(settings: ZygoteSettings, cell: str, disk_mb: int) -> None:
         kernel.mount(
             "cell", cell, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, f"mode=755{limit}", "memory file system"
         )
-    os.mkdir(f"{cell}/work")
-    os.mkdir(f"{cell}/upper", 0o755)
-    if (root := settings.outside_id(0)) is not None:
-        os.chown(f"{cell}/upper", root, root)
+    for name in ("work", "upper"):
+        os.mkdir(f"{cell}/{name}", 0o755)
+        if settings.range_base is not None:
+            os.chown(f"{cell}/{name}", settings.range_base, settings.range_base)
 
 
 def remove_cell(settings: ZygoteSettings, cell: str) -> None:
@@ -47,21 +50,51 @@ def remove_cell(settings: ZygoteSettings, cell: str) -> None:
         remove_tree(cell)
 
 
-def make_root(settings: ZygoteSettings, order: Header, cell: str, layers: list[str]) -> int:
+def make_root(settings: ZygoteSettings, order: Header, cell: str, layers: list[str], ids: BoxIds, views: Views) -> int:
     """Make a box's overlay of `layers` under `cell`, with the folders that mounts and commands need. Return its
     descriptor; it is not mounted at a path yet."""
     lower = lower_layers(settings, order, layers)
-    root = _stack(":".join(lower), cell)
+    with views.shown([cell, *lower], ids) as (shown_cell, *shown_lower):
+        root = _stack(":".join(shown_lower), shown_cell)
+        try:
+            for _, target in mounts_for_first_root(settings, order["base"]):
+                _make_folder(root, target, _outside_id(ids, 0))
+                os.close(_open_mount_point(root, target))
+            _make_folder(root, order["workdir"], _outside_id(ids, order["owner"]))
+        except BaseException:
+            os.close(root)
+            raise
     try:
-        for _, target in mounts_for_first_root(settings, order["base"]):
-            _make_folder(root, target, settings.outside_id(0))
-            os.close(_open_mount_point(root, target))
-        _make_folder(root, order["workdir"], settings.outside_id(order["owner"]))
         _copy_attributes(f"{cell}/upper", lower[0])
     except BaseException:
         os.close(root)
         raise
     return root
+
+
+def _outside_id(ids: BoxIds, inner: int) -> int | None:
+    """Return the id in the zygote's namespace that is `inner` in a box; None if the box has one id, the caller's
+    own."""
+    return None if ids.first < 0 else ids.first + inner
+
+
+def can_show_ids(settings: ZygoteSettings, pool: IdPool, views: Views, cell: str) -> bool:
+    """Find out by a trial whether overlayfs can show layers and a cell under other ids: since Linux 5.19, and with
+    cells in memory since 6.3, if the file systems support it. Leaves no mount behind."""
+    if not settings.spare_ranges or settings.subordinate is not None:
+        return False
+    pool.own_ranges = True
+    order = {"base": next(iter(settings.skeletons)), "workdir": "/", "owner": 0}
+    try:
+        make_cell(settings, cell, 1)
+        ids = pool.take()
+        os.close(make_root(settings, order, cell, [], ids, views))
+        pool.give_back(ids)
+    except (OSError, kernel.StepFailed):
+        pool.own_ranges = False
+    views.unmount()
+    remove_cell(settings, cell)
+    return pool.own_ranges
 
 
 def _stack(lower: str, cell: str) -> int:
@@ -156,14 +189,32 @@ def mounts_for_first_root(settings: ZygoteSettings, base: str) -> list[tuple[str
     """Return the mounts to move when a new box gets its root, as (source, target). Before that, the box has a copy of
     the zygote's root, where the sources lie."""
     system = [(f"base/{top}", top) for top in settings.top_mounts()] if base == "host" else []
-    return [*system, ("dev", "dev"), ("own", "proc")]
+    return [*system, (_DEVICES, "dev"), (_PROC, "proc")]
+
+
+def _move_with_ids(source: str, goal: int, user_namespace: int, step: str) -> None:
+    tree = kernel.copy_mount(source, step)
+    try:
+        # The mounts below /dev are the box's own already, and single devices.
+        show_ids(tree, user_namespace, recursive=source != f"/{_DEVICES}")
+        kernel.attach_mount(tree, goal, step)
+    finally:
+        os.close(tree)
 
 
 def replace_root(
-    root: int, mount_namespace: int, own_namespace: int, moves: list[tuple[str, str]], *, seal: bool
+    root: int,
+    mount_namespace: int,
+    own_namespace: int,
+    moves: list[tuple[str, str]],
+    *,
+    seal: bool,
+    user_namespace: int = -1,
 ) -> None:
     """Make the overlay `root` the root directory of a mount namespace, with the mounts `moves` (source, target) moved
     into it. Close `root` and return to `own_namespace`, the zygote's own.
+
+    With `user_namespace`, the host's files in these mounts are shown as those of its root.
 
     With `seal`, make the old root read-only first, which the kernel refuses if a process has a file open for
     writing."""
@@ -175,7 +226,10 @@ def replace_root(
         for source, target in moves:
             goal = _open_mount_point(root, target)
             try:
-                kernel.move_mount(f"/{source}", goal, f"move {target}")
+                if user_namespace >= 0 and source != _PROC:
+                    _move_with_ids(f"/{source}", goal, user_namespace, f"move {target}")
+                else:
+                    kernel.move_mount(f"/{source}", goal, f"move {target}")
             finally:
                 os.close(goal)
         kernel.pivot_into(root)

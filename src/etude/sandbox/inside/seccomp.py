@@ -13,7 +13,8 @@ from etude.sandbox.inside.kernel import CLONE_NEWUTS
 
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32
+_SOL_SOCKET, _SO_ATTACH_FILTER, _SO_ATTACH_REUSEPORT_CBPF = 1, 26, 51
 _X32 = 0x40000000
 # All CLONE_NEW* flags of clone(). They are denied, so that no fork makes a namespace.
 _NEW_NAMESPACES = 0x7E020000
@@ -56,6 +57,16 @@ def build_program(machine: str, *, root_alone: bool = False, families: Collectio
     program += _only_with(numbers["prlimit64"], [0], errno.EPERM)
     # Pid 1 makes a UTS namespace for each command. Commands lack the right to make one.
     program += _only_with(numbers["unshare"], [CLONE_NEWUTS], errno.EPERM)
+    program += [
+        _step(_EQUAL, numbers["setsockopt"], otherwise=7),
+        _step(_LOAD, _SECOND_ARGUMENT),
+        _step(_EQUAL, _SOL_SOCKET, otherwise=4),
+        _step(_LOAD, _THIRD_ARGUMENT),
+        _step(_EQUAL, _SO_ATTACH_FILTER, then=1),
+        _step(_EQUAL, _SO_ATTACH_REUSEPORT_CBPF, otherwise=1),
+        _step(_RETURN, ERRNO | errno.EPERM),
+        _step(_RETURN, ALLOW),
+    ]
     program += [
         _step(_EQUAL, numbers["clone"], otherwise=3),
         _step(_LOAD, _FIRST_ARGUMENT),

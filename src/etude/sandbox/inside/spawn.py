@@ -14,6 +14,7 @@ import os
 import resource
 
 from etude.sandbox.inside import files, kernel, processes
+from etude.sandbox.inside.kernel_shares import lower_limit, per_user_limits
 from etude.sandbox.inside.users import User
 
 _OWN_MEMORY = 128 << 20
@@ -77,18 +78,12 @@ def set_lasting_limits(limits: dict[str, int]) -> None:
     for kind, soft, hard in (
         (resource.RLIMIT_CORE, 0, 0),
         (resource.RLIMIT_FSIZE, file, file),
-        (resource.RLIMIT_NPROC, limits["processes"], limits["processes"]),
+        *((kind, most, most) for kind, most in per_user_limits(limits["processes"])),
         (resource.RLIMIT_NOFILE, 1024, 1024),
         (resource.RLIMIT_STACK, 8 << 20, 8 << 20),
-        (resource.RLIMIT_MEMLOCK, 64 << 10, 64 << 10),
         (resource.RLIMIT_DATA, resource.RLIM_INFINITY, memory + file + _OWN_MEMORY),
     ):
-        ceiling = resource.getrlimit(kind)[1]
-        if ceiling != resource.RLIM_INFINITY:
-            hard = min(hard, ceiling)
-        if hard != resource.RLIM_INFINITY:
-            soft = hard if soft == resource.RLIM_INFINITY else min(soft, hard)
-        resource.setrlimit(kind, (soft, hard))
+        lower_limit(kind, soft, hard)
 
 
 class Spawner:

@@ -19,26 +19,43 @@ import socket
 import sys
 from collections.abc import Callable
 
-from etude.sandbox.inside import init, kernel, network, rootfs, seal, seccomp, subordinate, wire
+from etude.sandbox.inside import (
+    init,
+    kernel,
+    kernel_shares,
+    network,
+    rootfs,
+    seal,
+    seccomp,
+    subordinate,
+    wire,
+    zygote_root,
+)
+from etude.sandbox.inside.box_ids import IdPool
 from etude.sandbox.inside.box_spawner import SINGLE_IDS, BoxSpawner
 from etude.sandbox.inside.events import Events
-from etude.sandbox.inside.prepared_box import PreparedBox
-from etude.sandbox.inside.zygote_root import ZygoteSettings, enter_root, enter_user_namespace
+from etude.sandbox.inside.prepared_box import Kind, PreparedBox
+from etude.sandbox.inside.views import Views
+from etude.sandbox.inside.zygote_root import ZygoteSettings
 
 _MAX_PASSED = 8
+_MAX_VIEWS = 256
 _MAX_CELLS_TO_REMOVE = 64
 """Cells (folders that boxes have written to) that may wait until the zygote is idle. Unmounting one is slow: it waits
 for all CPUs."""
 
 
 class Zygote:
-    def __init__(self, control: socket.socket, settings: ZygoteSettings, programs: dict[int, bytes]) -> None:
+    def __init__(
+        self, control: socket.socket, settings: ZygoteSettings, programs: dict[int, bytes], pool: IdPool, views: Views
+    ) -> None:
         self.control, self.settings = control, settings
         self.boxes: dict[str, tuple[PreparedBox, wire.Header]] = {}
         """Box id -> the box's process and the request ("order") by which the owner asked for it."""
         self.cells_to_remove: list[str] = []
         self.events = Events()
-        self.spawner = BoxSpawner(settings, programs, self.events.read, self.events.forget)
+        self.views = views
+        self.spawner = BoxSpawner(settings, programs, pool, self.events.read, self.events.forget)
 
     def send(self, message: wire.Header) -> None:
         try:
@@ -51,10 +68,13 @@ class Zygote:
         self.events.read(owner, lambda: sys.exit(0))
         self.events.read(self.control.fileno(), self.receive)
         while True:
-            # Spare boxes and cell removals wait until there are no requests.
-            busy = self.events.wait(0 if self.spawner.needs_spare or self.cells_to_remove else None)
+            # Spare boxes and unmounting wait until there are no requests.
+            idle_work = self.spawner.needs_spare or self.cells_to_remove or self.views.count
+            busy = self.events.wait(0 if idle_work else None)
             if not busy and self.spawner.needs_spare:
                 self.spawner.make_spare()
+            elif self.views.count and (not busy or self.views.count > _MAX_VIEWS):
+                self.views.unmount()
             elif self.cells_to_remove and (not busy or len(self.cells_to_remove) > _MAX_CELLS_TO_REMOVE):
                 rootfs.remove_cell(self.settings, self.cells_to_remove.pop(0))
 
@@ -68,7 +88,8 @@ class Zygote:
         message = json.loads(data)
         operation = message.pop("op")
         if operation == "create":
-            self.spawner.request(message["single_id"], lambda box: self.create(message, passed, box))
+            kind: Kind = (message["single_id"], message["limits"]["processes"])
+            self.spawner.request(kind, lambda box: self.create(message, passed, box))
         elif operation == "destroy":
             self.destroy(message["id"])
         elif operation == "forbid_writes":
@@ -97,9 +118,16 @@ class Zygote:
             if order["ports"]:
                 network.open_gate(box.network_namespace, cgroup_entries.pop(0), order["ports"])
             rootfs.make_cell(self.settings, cell, order["limits"]["disk_mb"])
-            root = rootfs.make_root(self.settings, order, cell, order["layers"])
+            root = rootfs.make_root(self.settings, order, cell, order["layers"], box.ids, self.views)
             moves = rootfs.mounts_for_first_root(self.settings, order["base"])
-            rootfs.replace_root(root, box.mount_namespace, self.spawner.own_namespace, moves, seal=False)
+            rootfs.replace_root(
+                root,
+                box.mount_namespace,
+                self.spawner.own_namespace,
+                moves,
+                seal=False,
+                user_namespace=box.user_namespace,
+            )
             box.order(order, [passed[0], *cgroup_entries])
         except (OSError, kernel.StepFailed) as error:
             self.send({"gone": name, "error": str(error), "step": getattr(error, "step", "cell")})
@@ -153,7 +181,7 @@ class Zygote:
         moves = [(target, target) for _, target in rootfs.mounts_for_first_root(self.settings, order["base"])]
         try:
             rootfs.make_cell(self.settings, cell, order["limits"]["disk_mb"])
-            root = rootfs.make_root(self.settings, order, cell, message["layers"])
+            root = rootfs.make_root(self.settings, order, cell, message["layers"], box.ids, self.views)
         except (OSError, kernel.StepFailed) as error:
             replaced = getattr(error, "step", "").startswith(rootfs.IMAGE)
             return {"error": str(error), "kind": "refused" if replaced else "failed"}
@@ -222,9 +250,14 @@ def main(control_fd: int) -> None:
         if settings.subordinate:
             subordinate.enter(*settings.subordinate, settings.range_count)
         elif not settings.many_ids:
-            enter_user_namespace()
-        enter_root(settings)
-        zygote = Zygote(control, settings, programs)
+            zygote_root.enter_user_namespace()
+        if settings.subordinate or not settings.many_ids:
+            kernel_shares.limit_zygote()
+        pool, views = IdPool(settings), Views()
+        zygote_root.make_stage(settings)
+        own_ids = rootfs.can_show_ids(settings, pool, views, zygote_root.first_cell(settings))
+        zygote_root.fill_and_enter_stage(settings, own_ranges=own_ids)
+        zygote = Zygote(control, settings, programs, pool, views)
     except (kernel.StepFailed, OSError, KeyError) as error:
         step = getattr(error, "step", "machine" if isinstance(error, KeyError) else "start")
         control.send(json.dumps({"ready": False, "error": str(error), "step": step}).encode())
@@ -233,5 +266,5 @@ def main(control_fd: int) -> None:
     gc.collect()
     gc.disable()
     gc.freeze()
-    zygote.send({"ready": True})
+    zygote.send({"ready": True, "own_ids": own_ids})
     zygote.serve()

@@ -3,6 +3,7 @@
     /store  images and layers          /base  the host's system folders, read-only
     /dev    harmless devices           /proc  the host's, to write id maps
     /own    for a box's own /proc      /cells what each box writes          /root  where a new root is assembled
+    /views  folders of /store and /cells with a box's ids, while its root is assembled
 
 A box's first mount namespace is a copy of this root as it was before any cell (a box's writable folder) was mounted. So
 boxes neither see the cells of other boxes nor spend time on copying their mounts.
@@ -11,8 +12,7 @@ boxes neither see the cells of other boxes nor spend time on copying their mount
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from etude.sandbox.inside import kernel
 
@@ -43,6 +43,7 @@ class ZygoteSettings:
         binds: list[tuple[str, str]],
         range_base: int | None,
         range_count: int,
+        spare_ranges: int,
         subordinate: tuple[int, int] | None,
         memory: bool,
     ) -> None:
@@ -55,8 +56,11 @@ class ZygoteSettings:
         """Read-only mounts in boxes on the base "host": (host folder, folder in the box). A source "store:..." lies in
         the store."""
         self.range_base, self.range_count = range_base, range_count
-        """The id in the zygote's namespace that is id 0 in a box (None: boxes have one id, the caller's own), and the
-        number of ids."""
+        """The id in the zygote's namespace that owns the files of a box's root (None: boxes have one id, the caller's
+        own), and the number of ids."""
+        self.spare_ranges = spare_ranges
+        """Number of further ranges of ids, as long as this one and right after it, that boxes may have for
+        themselves."""
         self.subordinate = subordinate
         """Set only if boxes use the caller's subordinate ids: the host ids of the boxes' user 0 and group 0, which are
         numbered from `range_base` in the zygote."""
@@ -68,36 +72,49 @@ class ZygoteSettings:
     def many_ids(self) -> bool:
         return self.range_base is not None
 
-    def outside_id(self, inner: int) -> int | None:
-        """Return the id in the zygote's namespace that is `inner` in a box; None if boxes have one id, the caller's
-        own."""
-        return None if self.range_base is None else self.range_base + inner
-
     def top_mounts(self) -> list[str]:
         """Return the mount points of `binds`, without those that lie below another."""
         targets = {target for _, target in self.binds}
         return sorted(t for t in targets if not any(t.startswith(f"{other}/") for other in targets))
 
 
-def enter_root(settings: ZygoteSettings) -> None:
+def make_stage(settings: ZygoteSettings) -> None:
+    """Make the zygote's root with the store and the folders for cells, and go there. `fill_and_enter_stage` does the
+    rest."""
     # The zygote also gets a network namespace of its own, from which it may enter those of boxes and return.
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWNET, "mount namespace")
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
     stage = settings.stage
     kernel.mount("etude", stage, "tmpfs", kernel.MS_NOSUID, "mode=755", "memory file system")
-    for folder in ("store", "base", "dev", "proc", "own", "cells", "root"):
+    for folder in ("store", "base", "dev", "proc", "own", "cells", "root", "views"):
         os.mkdir(f"{stage}/{folder}")
     kernel.mount(settings.store, f"{stage}/store", None, kernel.MS_BIND, None, "bind the store")
     for skeleton in settings.skeletons.values():
         _chown_to_boxes(settings, f"{stage}/store/{skeleton}")
-    with _box_id_namespace(settings) as namespace:
-        for source, target in settings.binds:
-            place = f"{stage}/base/{target}"
-            os.makedirs(place, exist_ok=True)
-            if source.startswith("store:"):
-                source = f"{stage}/store/{source.removeprefix('store:')}"
-            _bind_with_box_ids(source, place, namespace)
-    _make_devices(settings, f"{stage}/dev")
+    os.chdir(stage)
+
+
+def first_cell(settings: ZygoteSettings) -> str:
+    """Path of a cell for a trial, relative to the zygote's root, where the cells of boxes will lie."""
+    scratch = os.path.relpath(os.path.dirname(settings.stage), settings.store)
+    return "cells/trial" if settings.memory else f"store/{scratch}/cells/trial"
+
+
+def fill_and_enter_stage(settings: ZygoteSettings, *, own_ranges: bool) -> None:
+    """Mount what boxes see of the host. With `own_ranges`, each box gets it under its own ids later (rootfs.py)."""
+    stage = settings.stage
+    namespace = -1
+    if settings.range_base is not None and not own_ranges:
+        namespace = make_id_namespace([(0, settings.range_base, settings.range_count)])
+    for source, target in settings.binds:
+        place = f"{stage}/base/{target}"
+        os.makedirs(place, exist_ok=True)
+        if source.startswith("store:"):
+            source = f"{stage}/store/{source.removeprefix('store:')}"
+        _bind_with_box_ids(source, place, namespace)
+    if namespace >= 0:
+        os.close(namespace)
+    _make_devices(None if own_ranges else settings.range_base, f"{stage}/dev")
     kernel.mount("/proc", f"{stage}/proc", None, kernel.MS_BIND | kernel.MS_REC, None, "bind /proc")
     kernel.pivot_into(stage)
 
@@ -113,13 +130,9 @@ def _chown_to_boxes(settings: ZygoteSettings, skeleton: str) -> None:
         os.chown(path, settings.range_base + inner, settings.range_base + inner, follow_symlinks=False)
 
 
-@contextmanager
-def _box_id_namespace(settings: ZygoteSettings) -> Iterator[int | None]:
-    """Yield a user namespace with the boxes' ids, for mounts that show the host's files under those ids. None if boxes
-    have one id only."""
-    if settings.range_base is None:
-        yield None
-        return
+def make_id_namespace(rows: list[tuple[int, int, int]]) -> int:
+    """Return a descriptor of a new user namespace with this id map (see `write_ids`), for mounts that show files with
+    other owners."""
     ready, go = os.pipe()
     pid = kernel.clone(kernel.CLONE_NEWUSER)
     if pid == 0:
@@ -128,15 +141,11 @@ def _box_id_namespace(settings: ZygoteSettings) -> Iterator[int | None]:
         os._exit(0)
     os.close(ready)
     try:
-        write_ids(f"/proc/{pid}", [(0, settings.range_base, settings.range_count)])
-        namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        write_ids(f"/proc/{pid}", rows)
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(go)
         os.waitpid(pid, 0)
-    try:
-        yield namespace
-    finally:
-        os.close(namespace)
 
 
 def write_ids(process: str, rows: list[tuple[int, int, int]]) -> None:
@@ -147,20 +156,24 @@ def write_ids(process: str, rows: list[tuple[int, int, int]]) -> None:
         kernel.write(f"{process}/{kind}", lines)
 
 
-def _bind_with_box_ids(source: str, place: str, namespace: int | None) -> None:
+def show_ids(tree: int, namespace: int, *, recursive: bool = True) -> None:
+    """Show the host's files as those of the box's root. The host's root is no user of a box, so without id-mapping its
+    files belong to "nobody" in the box. That stays so on file systems that do not support id-mapped mounts."""
+    with suppress(kernel.StepFailed):
+        kernel.map_mount_ids(tree, namespace, "show ids", recursive=recursive)
+
+
+def _bind_with_box_ids(source: str, place: str, namespace: int) -> None:
     tree = kernel.copy_mount(source, f"bind {source}")
-    if namespace is not None:
-        # The host's root is no user of a box, so without id-mapping its files belong to "nobody" in the box. That stays
-        # so on file systems that do not support id-mapped mounts.
-        with suppress(kernel.StepFailed):
-            kernel.map_mount_ids(tree, namespace, "show ids")
+    if namespace >= 0:
+        show_ids(tree, namespace)
     kernel.attach_mount(tree, place, f"bind {source}")
     os.close(tree)
     kernel.restrict_mount(place, _READ_ONLY | kernel.MOUNT_ATTR_NODEV, f"make {source} read-only")
 
 
-def _make_devices(settings: ZygoteSettings, folder: str) -> None:
-    """Fill the /dev of all boxes."""
+def _make_devices(owner: int | None, folder: str) -> None:
+    """Fill the /dev of all boxes. It belongs to `owner`, or to the user who runs this process."""
     for name in DEVICES:
         os.close(os.open(f"{folder}/{name}", os.O_CREAT | os.O_CLOEXEC, 0o644))
         kernel.mount(f"/dev/{name}", f"{folder}/{name}", None, kernel.MS_BIND, None, f"bind /dev/{name}")
@@ -168,9 +181,9 @@ def _make_devices(settings: ZygoteSettings, folder: str) -> None:
         os.symlink(goal, f"{folder}/{name}")
     for name in ("pts", "shm"):
         os.mkdir(f"{folder}/{name}")
-    if settings.range_base is not None:
+    if owner is not None:
         for path in (folder, *(f"{folder}/{name}" for name in (*_LINKS, "pts", "shm"))):
-            os.chown(path, settings.range_base, settings.range_base, follow_symlinks=False)
+            os.chown(path, owner, owner, follow_symlinks=False)
     kernel.mount(folder, folder, None, kernel.MS_BIND | kernel.MS_REC, None, "bind /dev")
     kernel.restrict_mount(folder, _READ_ONLY, "make /dev read-only")
 

@@ -5,7 +5,7 @@ Cgroups that dead processes have left are removed by the next call of `Cgroups.f
 """
 
 from etude.sandbox.embedded.cgroups.boxes import BoxCgroup, Cgroups
-from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, PIDS, Hierarchy
+from etude.sandbox.embedded.cgroups.files import BUFFERS_PART, CPU, MEMORY, PIDS, Hierarchy
 from etude.sandbox.embedded.cgroups.finding import find_hierarchies
 
-__all__ = ["CPU", "MEMORY", "PIDS", "BoxCgroup", "Cgroups", "Hierarchy", "find_hierarchies"]
+__all__ = ["BUFFERS_PART", "CPU", "MEMORY", "PIDS", "BoxCgroup", "Cgroups", "Hierarchy", "find_hierarchies"]

@@ -8,13 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from etude.sandbox.contract import SandboxError
-from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, Hierarchy, lines, set_limits, stat_of
+from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, PIDS, Hierarchy, lines, set_limits, stat_of
 from etude.sandbox.embedded.cgroups.finding import find_hierarchies
 from etude.sandbox.embedded.cgroups.owners import locked_folder, remove_dead, remove_folder
 from etude.sandbox.inside import kernel
 
 _INIT_PIDS = 1
 """Pid 1 counts towards a box's process limit."""
+_PID_LIMITS = ("/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max")
+
+
+def _most_processes() -> int:
+    """All boxes of one owner together leave a quarter of the host's process ids to others."""
+    return min(int(Path(path).read_text()) for path in _PID_LIMITS) * 3 // 4
 
 
 class BoxCgroup:
@@ -76,6 +82,8 @@ class BoxCgroup:
 class Cgroups:
     def __init__(self, hierarchies: list[Hierarchy]) -> None:
         self.controllers = frozenset(name for hierarchy in hierarchies for name in hierarchy.controllers)
+        self.buffers_apart = any(MEMORY in each.controllers and each.settings.socket_buffers for each in hierarchies)
+        """Socket buffers have a limit of their own besides the memory limit."""
         self._ours: list[tuple[Hierarchy, Path, int]] = []
         try:
             for hierarchy in hierarchies:
@@ -87,6 +95,8 @@ class Cgroups:
                     # starved.
                     name, one, most = hierarchy.settings.weight
                     kernel.write(ours / name, str(min(one * (os.cpu_count() or 1), most)))
+                if PIDS in hierarchy.controllers:
+                    kernel.write(ours / "pids.max", str(_most_processes()))
         except OSError:
             self.close()
             raise

@@ -10,6 +10,8 @@ from pathlib import Path
 from etude.sandbox.inside import kernel
 
 MEMORY, PIDS, CPU = "memory", "pids", "cpu"
+BUFFERS_PART = 4
+"""Where socket buffers have a limit of their own, it is the memory limit divided by this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class Settings:
     """Field of memory.stat: file pages that have not been used lately."""
     files: str
     """Field of memory.stat: files in memory (tmpfs)."""
+    socket_buffers: str
+    """File with a separate limit for TCP and UDP buffers; empty if they count towards the memory limit."""
     weight: tuple[str, int, int]
     """CPU weight: (file, weight with which a cgroup gets as much CPU time as a single process, maximum)."""
     entry_file: str
@@ -37,6 +41,7 @@ V1 = Settings(
     usage="memory.usage_in_bytes",
     reclaimable="total_inactive_file",
     files="total_shmem",
+    socket_buffers="memory.kmem.tcp.limit_in_bytes",
     weight=("cpu.shares", 1024, 1 << 18),
     entry_file="tasks",
 )
@@ -46,6 +51,7 @@ V2 = Settings(
     usage="memory.current",
     reclaimable="inactive_file",
     files="shmem",
+    socket_buffers="",
     weight=("cpu.weight", 100, 10_000),
     entry_file="cgroup.procs",
 )
@@ -70,6 +76,9 @@ def set_limits(hierarchy: Hierarchy, path: Path, memory_bytes: int, processes: i
         for name, value in others:
             with contextlib.suppress(FileNotFoundError):
                 kernel.write(path / name, value.format(limit=memory_bytes))
+        if buffers := hierarchy.settings.socket_buffers:
+            with contextlib.suppress(FileNotFoundError):
+                kernel.write(path / buffers, str(memory_bytes // BUFFERS_PART))
     if PIDS in hierarchy.controllers:
         kernel.write(path / "pids.max", str(processes))
 
