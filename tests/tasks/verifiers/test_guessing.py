@@ -13,11 +13,15 @@ from etude.tasks.verifiers.tests.approximate import Near
 from etude.tasks.verifiers.tests.chances import FLOOR, chance_of_all
 from etude.tasks.verifiers.tests.guessing import answers_of, ways_of
 from etude.tasks.verifiers.tests.known_text import KnownText
+from etude.tasks.verifiers.tests.visible_answers import computed_values
 
 NOTHING = KnownText([])
 TEXT = b"""
 def test_it():
     assert show(43) == keep("1h30m", [7, 8], {"a": 12.5}, 1_024)
+"""
+SUMS = b"""A = 40 + 3
+assert f(0x2C, A * 2, [n * n for n in (5, 6)]) == g(range(61, 63), 'a' * 3)
 """
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=9),
@@ -144,3 +148,10 @@ def test_any_values_have_a_chance(values: list[tuple[Any, list[Any]]], shown: An
 def test_what_was_reported_is_read_where_it_can_be(texts: list[object]) -> None:
     assert answers_of(["[1, 2]", "", "f(", *texts, "'x'"])[0] == [1, 2]
     assert answers_of([*texts, "'x'"])[-1] == "x"
+
+
+def test_constant_expressions_of_a_file_are_known() -> None:
+    found = list(computed_values(SUMS))
+    known = KnownText([repr(found).encode()])
+    assert all(known.knows(value) for value in (43, 44, 86, [25, 36], 61, 62, "aaa"))
+    assert list(computed_values(b"def f(:")) == []

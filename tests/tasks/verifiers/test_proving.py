@@ -218,6 +218,6 @@ def test_a_test_that_had_to_wait_for_a_busy_machine_is_not_taken_for_a_dear_one(
                 rows.append({"test": f"{file}::{node.name}", "outcome": outcome, "seconds": seconds, "line": 1})
         return RunOutput("n", 1, "".join(f"n {json.dumps(row)}\n" for row in rows).encode())
 
-    pool = asyncio.run(prove(suite, {file: source}, run, random.Random(1)))
+    pool = asyncio.run(prove(suite, {file: source}, run, random.Random(1), {}))
     assert [asked.seconds for asked in pool.alterable] == [0.001]
     assert chance_left(pool) <= SEALED

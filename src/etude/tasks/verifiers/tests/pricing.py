@@ -24,6 +24,8 @@ Missed = tuple[Site, object, tuple[object, ...]]
 """A withheld value that the unsolved code does not report, with its assertion and what that code reports instead."""
 TestPath = tuple[str, tuple[str, ...]]
 """The file of a test function, and its path in it."""
+_MOST_COMPUTED = 1 << 20
+"""Number of bytes of a workspace up to which constant expressions are evaluated."""
 EXCEPTION = 0.125
 """Chance of guessing which of a few usual exceptions is expected, if no visible text names it."""
 
@@ -40,11 +42,11 @@ def all_missed(item: AlterableTest) -> Unsolved:
     return Unsolved(tuple((site, value, ()) for site in item.withheld for value in site.values))
 
 
-def priced(suite: Suite, pool: Pool, unsolved: Mapping[TestPath, Unsolved], shown: Sequence[bytes]) -> Pool:
-    """Return the pool with the probabilities of guessing what its tests expect. `shown` are the texts that an agent
-    sees, besides the suite."""
+def priced(suite: Suite, pool: Pool, unsolved: Mapping[TestPath, Unsolved], shown: Mapping[str, bytes]) -> Pool:
+    """Return the pool with the probabilities of guessing what its tests expect. `shown` are the files that an agent
+    sees, besides the suite, by path."""
     reported = [str(text).encode() for one in unsolved.values() for text in one.reported]
-    known = KnownText([*visible_texts(suite, pool), *reported, *shown])
+    known = KnownText([*visible_texts(suite, pool), *reported, *_shown_texts(shown)])
     found, held = [], []
     for item in pool.alterable:
         told = unsolved[item.file, item.function.path]
@@ -62,7 +64,21 @@ def visible_texts(suite: Suite, pool: Pool) -> Iterator[bytes]:
         text = without_withheld(file, data, items) if items else data
         yield text
         if file.endswith(".py"):
-            yield "\n".join(map(repr, computed_values(text))).encode("utf-8", "replace")
+            yield _computed(text)
+
+
+def _shown_texts(files: Mapping[str, bytes]) -> Iterator[bytes]:
+    """Yield the texts of a workspace, small files first, and the values of the constant expressions in its code."""
+    left = _MOST_COMPUTED
+    for file, data in sorted(files.items(), key=lambda item: len(item[1])):
+        yield data
+        left -= len(data)
+        if left > 0 and file.endswith(".py"):
+            yield _computed(data)
+
+
+def _computed(source: bytes) -> bytes:
+    return "\n".join(map(repr, computed_values(source))).encode("utf-8", "replace")
 
 
 def without_withheld(file: str, source: bytes, items: Iterable[AlterableTest]) -> bytes:

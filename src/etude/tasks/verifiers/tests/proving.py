@@ -40,10 +40,10 @@ _KEEPER = "_told"
 
 
 async def prove(
-    suite: Suite, sources: Mapping[str, bytes], run: Run, rng: random.Random, shown: Sequence[bytes] = ()
+    suite: Suite, sources: Mapping[str, bytes], run: Run, rng: random.Random, shown: Mapping[str, bytes]
 ) -> Pool:
     """Return the pool that trial runs show to be usable. `sources` are the test files as a grading places them, `shown`
-    the other texts that an agent sees: the workspace and the instruction."""
+    what else an agent sees, by path: the workspace and the instruction."""
     # This runs in the event loop's thread, although parsing a large suite takes seconds: Python 3.11 parses in one
     # thread at a time, or raises SystemError.
     names = {file: tuple(f.path[-1] for f in test_functions(file, source)) for file, source in sources.items()}

@@ -145,7 +145,7 @@ class TestsVerifier:
             took = output.seconds
             return output
 
-        shown = [context.task.instruction.encode("utf-8", "replace"), *context.pristine.files.values()]
+        shown = {**context.pristine.files, "": context.task.instruction.encode("utf-8", "replace")}
         return await prove(self.shown, sources, run, random.Random(secrets.randbits(64)), shown)
 
 
