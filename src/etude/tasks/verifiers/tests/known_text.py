@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-LARGEST = 8 << 20
+LARGEST = 4 << 20
 """Maximum number of bytes of text that are searched, in the given order. The rest is assumed to tell nothing."""
 _NUMBER = re.compile(r"\d{1,99}(?:\.\d{1,99})?(?:e[+-]?\d{1,9})?")
 _DIGITS = re.compile(r"\d+")
