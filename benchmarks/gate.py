@@ -94,6 +94,7 @@ def first(folder: Path) -> dict[str, Any]:
         "making_minutes": making / 60,
         "survived": len(survived),
         "sealed": sum(result.sealed for result in survived),
+        "open": {name: counts["open"] for name, counts in sources.items()},
         "p50_seconds": {name: round(spent, 2) for name, spent in seconds.items()},
         "by_source": sources,
     }

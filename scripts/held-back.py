@@ -3,8 +3,9 @@
 
 Prints one line per argument. `asserts`: number of assertions. In per cent of them, `held`: the answer can be held back;
 `versions`: it can only be asked in several versions; `neither`. `tests`: number of test functions. `sealed`: per cent
-of them whose held-back answers together are hard to guess, so that a task to pass that one test would be sealed. Tests
-are not run, so assertions that the proof with a reference solution would exclude are counted too.
+of them whose held-back answers together are hard to guess for who sees the rest of the file, so that a task to pass
+that one test would be sealed. Tests are not run: assertions that the proof with a reference solution would exclude are
+counted too, and nothing is known of the package's literals or of unsolved code, from which answers may be guessed.
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ import sys
 from pathlib import Path
 
 from etude.tasks.verifiers.tests import expectations
+from etude.tasks.verifiers.tests.chances import chance_of_all
 from etude.tasks.verifiers.tests.drawing import SEALED
-from etude.tasks.verifiers.tests.pool import chance_of_all
+from etude.tasks.verifiers.tests.expectations import TestFunction
+from etude.tasks.verifiers.tests.guessing import ways_of
+from etude.tasks.verifiers.tests.known_text import KnownText
+from etude.tasks.verifiers.tests.pool import AlterableTest
+from etude.tasks.verifiers.tests.pricing import without_withheld
 
 
 def assertions(tree: ast.AST) -> int:
@@ -34,6 +40,15 @@ def _asserts(function: ast.expr) -> bool:
     return name.startswith("assert") or name == "raises"
 
 
+def text_in_box(file: Path, source: bytes, functions: list[TestFunction]) -> KnownText:
+    held = {one: tuple(site for site in one.sites if site.statement) for one in functions}
+    items = [AlterableTest(file.name, one, (), True, withheld=sites) for one, sites in held.items()]
+    try:
+        return KnownText([without_withheld(file.name, source, items)])
+    except ValueError:  # Not all of these can be held back at once.
+        return KnownText([source])
+
+
 def main(places: list[str]) -> None:
     print(f"{'':30} asserts  held  versions  neither  tests  sealed")
     for place in map(Path, places):
@@ -45,12 +60,15 @@ def main(places: list[str]) -> None:
                 counts[0] += assertions(ast.parse(source))
             except SyntaxError:
                 continue
-            for function in expectations.test_functions(source):
+            functions = expectations.test_functions(source)
+            known = text_in_box(file, source, functions)
+            for function in functions:
                 held = [site for site in function.sites if site.statement]
                 counts[1] += len(held)
                 counts[2] += len(function.sites) - len(held)
                 counts[3] += 1
-                counts[4] += chance_of_all([(site, value) for site in held for value in site.values]) <= SEALED
+                ways = [ways_of(value, (), known) for site in held for value in site.values]
+                counts[4] += chance_of_all(ways) <= SEALED
         total, tests = max(1, counts[0]), max(1, counts[3])
         shares = [100 * counts[1] / total, 100 * counts[2] / total]
         print(

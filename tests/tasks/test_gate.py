@@ -330,6 +330,7 @@ def test_survival_is_counted_by_source(rows: list[GateResult]) -> None:
     for source, counts in table.items():
         mine = [row for row in rows if row.source == source]
         assert counts["survived"] == sum(row.survived for row in mine)
+        assert counts["open"] == sum(row.survived and not row.sealed for row in mine)
         assert sum(counts.get(outcome.value, 0) for outcome in GateOutcome) == counts["tasks"] == len(mine)
 
 

@@ -139,9 +139,15 @@ def test_that_nothing_can_be_proven_is_kept_too() -> None:
 
 async def test_all_that_was_decided_is_kept(sandboxes: Sandboxes, tmp_path: Path) -> None:
     """Of a pool that was proven; who adds a field to it says here whether it is decided or read."""
-    assert {one.name for one in fields(Pool)} == {"sources", "alterable", "names", "seconds"}
+    assert {one.name for one in fields(Pool)} == {"sources", "alterable", "names", "seconds", "chance"}
     read = {"file", "function", "tests", "decides"}
-    assert {one.name for one in fields(AlterableTest)} - read == {"seconds", "alterations", "withheld", "chance"}
+    assert {one.name for one in fields(AlterableTest)} - read == {
+        "seconds",
+        "alterations",
+        "withheld",
+        "chance",
+        "told",
+    }
     task = projects.project(tmp_path / "task", "pytest")
     verifier = TestsVerifier(task)
     await verifier.examine(GradingContext(task, sandboxes, await Environments(sandboxes).prepare(task), Change()))
@@ -150,4 +156,9 @@ async def test_all_that_was_decided_is_kept(sandboxes: Sandboxes, tmp_path: Path
     data = dump_proof(made, 0.5)
     read = load_proof(data, verifier.suite, made.sources)
     assert dump_proof(read, 0.5) == data
-    assert (read.sources, read.names, read.seconds) == (made.sources, made.names, made.seconds)
+    assert (read.sources, read.names, read.seconds, read.chance) == (
+        made.sources,
+        made.names,
+        made.seconds,
+        made.chance,
+    )

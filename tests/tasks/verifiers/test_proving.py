@@ -115,9 +115,10 @@ async def test_what_is_proven(sandboxes: Sandboxes, tmp_path: Path) -> None:
     assert altered("branch") == {b'"6"'}
     # A test that knows its own name is not asked under another one.
     assert found["own_name"].alterations == ()
-    # What is right without a solution guards nothing; what is wrong does.
+    # What is wrong without a solution guards the rest, unless the tests show it elsewhere.
     assert len(found["not_plain"].withheld) == 2
-    assert found["not_plain"].chance == 0.001 * 0.25
+    assert found["not_plain"].chance == pool.chance == 1
+    assert (found["two_sites"].told, found["branch"].told) == (1, 1)
     # 100 is above any number like 20: a copy passes, so it is none.
     assert found["wide"].alterations == ()
     assert not found["wide"].decides
@@ -129,7 +130,7 @@ async def test_tables_are_proven_row_by_row(sandboxes: Sandboxes, tmp_path: Path
     found = {asked.function.path[-1].removeprefix("test_"): asked for asked in pool.alterable}
     (site,) = found["module_table"].withheld
     assert site.values == (0, 42, 34)
-    assert found["module_table"].chance == pytest.approx(0.25 * 0.001 * 0.001)
+    assert found["module_table"].chance == 0.25, "each is one less than the wrong answer"
     assert [site.values for site in found["beside_another"].withheld] == [("n is 3", "n is 5")]
     assert found["beside_another"].alterations == (), "its versions would need the table that is gone"
     assert "its_own_answer" not in found, "nothing in it is bound to one thing"
@@ -217,6 +218,6 @@ def test_a_test_that_had_to_wait_for_a_busy_machine_is_not_taken_for_a_dear_one(
                 rows.append({"test": f"{file}::{node.name}", "outcome": outcome, "seconds": seconds, "line": 1})
         return RunOutput("n", 1, "".join(f"n {json.dumps(row)}\n" for row in rows).encode())
 
-    pool = asyncio.run(prove(suite, {file: source}, run, random.Random(1)))
+    pool = asyncio.run(prove(suite, {file: source}, run, random.Random(1), {}))
     assert [asked.seconds for asked in pool.alterable] == [0.001]
     assert chance_left(pool) <= SEALED

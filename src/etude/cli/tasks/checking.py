@@ -105,8 +105,9 @@ def _print(one: Checked, result: GateResult | None) -> None:
 
 
 def _sources(results: Mapping[str, GateResult]) -> str:
-    rows = [("SOURCE", "TASKS", "PASSED", "DISCARDED OR UNDECIDED")]
+    rows = [("SOURCE", "TASKS", "PASSED", "OF THEM OPEN", "DISCARDED OR UNDECIDED")]
     for source, counts in by_source(results.values()).items():
-        others = [f"{number} {name}" for name, number in counts.items() if name not in ("tasks", "survived")]
-        rows.append((source, str(counts["tasks"]), str(counts["survived"]), ", ".join(others) or "none"))
+        others = [f"{number} {name}" for name, number in counts.items() if name not in ("tasks", "survived", "open")]
+        tasks, passed, open_ones = (str(counts[name]) for name in ("tasks", "survived", "open"))
+        rows.append((source, tasks, passed, open_ones, ", ".join(others) or "none"))
     return table(rows)

@@ -7,6 +7,7 @@ import builtins
 from collections.abc import Mapping
 from functools import cache
 
+from etude.tasks.categories.computed_cases import Filled
 from etude.tasks.categories.packages import Damage, Package
 from etude.tasks.verifiers.review import problem_of_example
 from etude.tasks.verifiers.review.proof import names_of
@@ -54,20 +55,12 @@ def _expression(statement: ast.stmt) -> ast.expr | None:
 def _alone(asked: ast.expr, values: Mapping[str, ast.expr], package: str) -> str:
     """Return the source of an expression from a test, with the test module's constants replaced by their values. Return
     an empty string if it still needs a name other than the package and builtins."""
-    whole = _Filled(values).visit(ast.parse(ast.unparse(asked), mode="eval"))
+    whole = Filled(values).visit(ast.parse(ast.unparse(asked), mode="eval"))
     bound = {node.id for node in ast.walk(whole) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     bound |= {node.arg for node in ast.walk(whole) if isinstance(node, ast.arg)}
     known = bound | {package, *vars(builtins)}
     names = {node.id for node in ast.walk(whole) if isinstance(node, ast.Name)}
     return ast.unparse(whole) if names <= known else ""
-
-
-class _Filled(ast.NodeTransformer):
-    def __init__(self, values: Mapping[str, ast.expr]) -> None:
-        self._values = values
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self.visit(self._values[node.id]) if node.id in self._values else node
 
 
 @cache

@@ -12,6 +12,7 @@ from functools import cache
 
 from etude.tasks.categories.base import CategorySource, Draft
 from etude.tasks.categories.packages import PYTHON, Package, kins, package_of, written_otherwise
+from etude.tasks.categories.packages.harder_tests import Hidden, harder_tests
 from etude.tasks.categories.variants import try_variants
 from etude.tasks.verifiers.tests import suite_files
 
@@ -23,11 +24,12 @@ class Feature:
     without: Mapping[str, bytes]
     """The package's files without the feature, by path."""
     tests: tuple[str, ...] = ()
-    """Ids of the tests that fail without the feature."""
+    """Ids of the package's tests that fail without the feature."""
 
 
 class FeaturesSource(CategorySource):
     name = "features"
+    version = 2
     category = "features"
 
     def kins(self) -> Sequence[str]:
@@ -35,7 +37,7 @@ class FeaturesSource(CategorySource):
 
     def draft(self, kin: str, rng: random.Random) -> Draft:
         package = package_of(kin)
-        feature = rng.choice(features_of(kin))
+        feature, hidden = _draw(kin, rng)
         rest = [test for test in package.ids if test not in feature.tests]
         return Draft(
             instruction=feature.request,
@@ -44,14 +46,15 @@ class FeaturesSource(CategorySource):
             before=feature.without,
             solved=package.files,
             other=written_otherwise(package, rng),
-            hidden=suite_files(package.tests, feature.tests, rest),
+            hidden=suite_files(hidden.tests, [*feature.tests, *hidden.ids], rest),
         )
 
 
 @cache
 def features_of(kin: str) -> list[Feature]:
-    """Return those features of a package that tasks can ask for. Without such a feature, at least one test fails whose
-    only expected value is hard to guess (`Package.telling`), so that a pass is hard to forge."""
+    """Return those features of a package that tasks can ask for. Without such a feature, at least one test fails that
+    expects more than a default or a part of its input (`Package.telling`).
+    """
     package = package_of(kin)
     found = [*_functions(package), *_options(package)]
     tried = try_variants({**package.files, **package.tests}, [feature.without for feature in found])
@@ -60,6 +63,21 @@ def features_of(kin: str) -> list[Feature]:
         for feature, outcome in zip(found, tried, strict=True)
         if outcome is not None and package.telling.intersection(outcome.failed)
     ]
+
+
+def _draw(kin: str, rng: random.Random) -> tuple[Feature, Hidden]:
+    """Return a random feature whose absence cannot be hidden by guessing answers, with the tests for it."""
+    features = features_of(kin)
+    for place in rng.sample(range(len(features)), len(features)):
+        if (hidden := _hidden(kin, place)) is not None:
+            return features[place], hidden
+    raise AssertionError(f"no feature of {kin} has answers that are hard to guess")
+
+
+@cache
+def _hidden(kin: str, place: int) -> Hidden | None:
+    feature = features_of(kin)[place]
+    return harder_tests(package_of(kin), feature.tests, feature.without, f"{kin}/features/{place}")
 
 
 def _functions(package: Package) -> Iterator[Feature]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 
 from etude.tasks.categories.base import CategorySource, Draft
+from etude.tasks.categories.computed_cases import TEST, with_computed_cases
 from etude.tasks.categories.libraries import NAMES, Library, draw_library, mentions, public_functions
 from etude.tasks.verifiers.mutation.rewrites import rename_locals
 from etude.tasks.verifiers.refactor import measure
@@ -22,6 +23,7 @@ _SHARED = "shared.py"
 
 class RefactorSource(CategorySource):
     name = "refactor"
+    version = 2
     category = "refactor"
 
     def kins(self) -> Sequence[str]:
@@ -46,7 +48,7 @@ class RefactorSource(CategorySource):
             before=before,
             solved=before | {library.path: library.source.encode()},
             other=before | _apart(library),
-            hidden=suite_files(tests, suite_ids(library)),
+            hidden=suite_files(*_hidden(library, rng)),
         )
 
 
@@ -111,6 +113,18 @@ def suite_ids(library: Library) -> list[str]:
         for test in suite.body
         if isinstance(test, ast.FunctionDef) and test.name.startswith("test")
     ]
+
+
+def _hidden(library: Library, rng: random.Random) -> tuple[dict[str, bytes], list[str]]:
+    """Return the hidden tests and their ids: those that the agent sees, and one whose answers it does not see."""
+    ids, solved = suite_ids(library), {library.path: library.source.encode()}
+    tests = {library.test_path: library.tests.encode(), "tests/__init__.py": b""}
+    names = {test.rpartition(".")[2] for test in ids}
+    source = with_computed_cases(library.test_path, tests, names, solved, None, [_apart(library)], rng)
+    if source is None:
+        raise AssertionError(f"no answers of {library.module} are hard to guess")
+    module = library.test_path.removesuffix(".py").replace("/", ".")
+    return {**tests, library.test_path: source}, [*ids, f"{module}.{TEST}"]
 
 
 def _instruction(library: Library, rng: random.Random) -> str:

@@ -11,8 +11,8 @@ from etude.tasks.cheats.cheat import Cheat, Scene, cheat
 from etude.tasks.cheats.toml_cheats import read_cheats
 
 _FILES = (
-    "history", "surface", "machine", "diffs", "endings", "answers", "forgers", "node_forgers", "scripts", "builds",
-    "kinds", "blame",
+    "history", "surface", "machine", "diffs", "endings", "answers", "told", "forgers", "node_forgers", "scripts",
+    "builds", "kinds", "blame",
 )  # fmt: skip
 CHEATS: dict[str, Cheat] = {found.name: found for file in _FILES for found in read_cheats(file, vars(computed))}
 

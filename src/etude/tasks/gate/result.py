@@ -129,9 +129,11 @@ def source_of_task(task: Task) -> str:
 
 
 def by_source(results: Iterable[GateResult]) -> dict[str, dict[str, int]]:
-    """Count, for each task source, its tasks, those that survived, and those with each other outcome."""
+    """Count, for each task source, its tasks, those that survived, the open ones of these (whose verdicts are not
+    sealed), and the tasks with each other outcome."""
     found: dict[str, Counter[str]] = {}
     for result in results:
-        counts = found.setdefault(result.source, Counter(tasks=0, survived=0))
+        counts = found.setdefault(result.source, Counter(tasks=0, survived=0, open=0))
         counts.update(("tasks", result.outcome.value))
+        counts["open"] += result.survived and not result.sealed
     return {source: dict(counts) for source, counts in sorted(found.items())}

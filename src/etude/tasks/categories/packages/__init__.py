@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from etude.tasks.categories.alterations import Alteration, altered, apart, damages, harmless
 from etude.tasks.categories.variants import try_variants
-from etude.tasks.verifiers.tests.pool import chance_of, test_functions
-from etude.tasks.verifiers.tests.proving import GUESS
+from etude.tasks.verifiers.tests.chances import is_default
+from etude.tasks.verifiers.tests.pool import test_functions
 
 PYTHON = ("auction", "ferry", "grades", "household", "pantry", "parcels", "parking", "rota", "trams", "weather")
 NODE = ("meter", "tolls")
@@ -47,8 +47,9 @@ class Package:
     ids: tuple[str, ...]
     """Ids of all tests, as the test runner reports them."""
     telling: frozenset[str]
-    """Ids of the tests with exactly one expected value, which can be withheld from the box at grading and is hard to
-    guess. A verdict that depends on such a test is sealed (safe against forgery). Empty for a Node package."""
+    """Ids of the tests with exactly one expected value, which can be withheld from the box at grading, and is neither a
+    usual default nor a part of the input. Empty for a Node package.
+    """
     damages: tuple[Damage, ...]
     harmless: tuple[Alteration, ...]
     """Edits of the package that make no test fail."""
@@ -111,7 +112,8 @@ def _telling(path: str, suite: bytes) -> list[str]:
         ".".join((module, *function.path))
         for function in test_functions(path, suite)
         for site in function.sites
-        if len(function.sites) == 1 and site.statement and chance_of(site.value, site) <= GUESS
+        if len(function.sites) == 1 and site.statement
+        if not is_default(site.value) and repr(site.value) not in site.given
     ]
 
 

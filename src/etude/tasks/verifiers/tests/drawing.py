@@ -2,7 +2,8 @@
 with altered copies.
 
 Only one version of such a test expects the right value; all versions have new names and a random order. Code that
-forges its results has to guess which version this is: with k altered copies, the probability is one in k + 1 per test.
+forges its results has to guess which version this is: with k altered copies, the probability is one in k + 1 per test,
+unless the right value is likelier than that by itself.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from etude.tasks.verifiers.contract import SEALED
 from etude.tasks.verifiers.tests.exam import Exam, Withheld, plain_exam
@@ -31,29 +32,28 @@ DETECTORS = 2
 """Least number of altered copies that a grading runs, if time allows. They catch code that passes every test."""
 
 
-def guess(copies: Sequence[int]) -> float:
-    """Return the probability of guessing the original of every test, given each one's number of altered copies."""
-    return math.prod(1 / (count + 1) for count in copies)
+def guess(counts: Mapping[AlterableTest, int]) -> float:
+    """Return the probability of telling the original of every test, given each one's number of altered copies."""
+    return math.prod(max(item.told, 1 / (count + 1)) if count else 1.0 for item, count in counts.items())
 
 
 def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[AlterableTest, int], float]:
     """Return how many altered copies of each test a grading runs, and the probability of passing by guessing.
 
-    A fail_to_pass test gets copies one by one, unless its expected value is withheld from the box and hard to guess.
-    The next copy is always of the test with the fewest or, of several such tests, of the quickest. This ends when the
-    probability is at most `aim`, or when no further copy fits in the time that `COST` allows. If there are then fewer
-    than `DETECTORS` copies, further tests get one copy each.
+    A fail_to_pass test gets copies one by one, if they protect it better than withholding. The next copy is always of
+    the test with the fewest or, of several such tests, of the quickest. This ends when the probability is at most
+    `aim`, or when no further copy fits in the time that `COST` allows. If there are then fewer than `DETECTORS` copies,
+    further tests get one copy each.
     """
-    deciding = [item for item in pool.alterable if item.decides]
-    counts = {item: 0 for item in deciding if item.alterations and item.chance > aim}
+    counts = {item: 0 for item in pool.alterable if item.is_altered}
     spent, affordable = 0.0, pool.seconds + 1
-    chances = [item.chance for item in deciding if item not in counts]
-    # One strategy may guess all easy answers at once, so together they count as one guess.
-    easy = min((chance for chance in chances if chance > SEALED), default=1.0)
-    fixed = easy * math.prod(chance for chance in chances if chance <= SEALED)
-    while (left := fixed * guess(list(counts.values()))) > aim:
+    while (left := pool.chance * guess(counts)) > aim:
         room = COST[left > SEALED] * affordable - spent
-        more = [a for a, count in counts.items() if count < len(a.alterations) and a.seconds <= room]
+        more = [
+            item
+            for item, count in counts.items()
+            if count < len(item.alterations) and item.told * (count + 1) < 1 and item.seconds <= room
+        ]
         if not more:
             break
         chosen = min(more, key=lambda item: (counts[item], item.seconds))

@@ -16,6 +16,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _REGEX = re.compile(rb"/(?:[^/\\\n\[]|\\.|\[(?:[^\]\\\n]|\\.)*\])+/[a-z]*")
+_BEFORE_REGEX = frozenset((b"return", b"typeof", b"case", b"in", b"of", b"delete", b"void", b"throw", b"else", b"do"))
 _OPEN, _CLOSE = {b"(": b")", b"[": b"]", b"{": b"}"}, frozenset((b")", b"]", b"}"))
 _NAMED = {b"true": True, b"false": False, b"null": None}
 
@@ -33,7 +34,8 @@ def tokens_of(source: bytes) -> Iterator[Token]:
     while match := _TOKEN.match(source, place):
         kind = match.lastgroup or ""
         # A slash after a name, number or closing bracket is a division; elsewhere it starts a regular expression.
-        if match.group() == b"/" and (before.kind == "mark" and before.text not in (b")", b"]", b"}")):
+        starts = before.text not in (b")", b"]", b"}") if before.kind == "mark" else before.text in _BEFORE_REGEX
+        if match.group() == b"/" and starts:
             match = _REGEX.match(source, place) or match
             kind = "regex"
         place = match.end()

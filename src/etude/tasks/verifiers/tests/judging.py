@@ -104,12 +104,12 @@ def holds(withheld: Withheld, rows: Rows, test: str) -> bool:
     return count > 0 and ended and not missed(withheld, rows, test)
 
 
-def missed(withheld: Withheld, rows: Rows, test: str) -> list[object]:
-    """Return the expected values for which `test` reported nothing or a different value."""
+def missed(withheld: Withheld, rows: Rows, test: str) -> list[tuple[object, list[object]]]:
+    """Return the expected values for which `test` reported nothing or a different value, each with what it reported."""
     reported, values = rows.reported(test, withheld.key), withheld.values
     rounds = [reported[place :: len(values)] for place in range(len(values))]
     pairs = zip(values, rounds, strict=True)
-    return [value for value, texts in pairs if not texts or not all(_is(text, value) for text in texts)]
+    return [(value, texts) for value, texts in pairs if not texts or not all(_is(text, value) for text in texts)]
 
 
 def _is(text: object, expected: object) -> bool:

@@ -4,9 +4,7 @@ runs."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -38,6 +36,14 @@ class AlterableTest:
     """Assertions of this function whose comparison with the expected value can be made outside the box."""
     chance: float = 1.0
     """Probability of guessing the withheld values, without those that the unchanged workspace produces already."""
+    told: float = 1.0
+    """Least probability of telling the original from its altered copies, however many there are: that of guessing the
+    expected value (or exception) in which they differ."""
+
+    @property
+    def is_altered(self) -> bool:
+        """Whether copies protect this test better than withholding does, so that gradings run some of it."""
+        return self.decides and bool(self.alterations) and self.told < self.chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,8 @@ class Pool:
     """Names of all test functions in the suite's test files, alterable or not, by file."""
     seconds: float = 0.0
     """Seconds that all alterable test functions together take with the reference solution."""
+    chance: float = 1.0
+    """Probability of guessing the withheld values of all tests that decide and are not altered."""
 
 
 def alterable_tests(suite: Suite, file: str, sources: Mapping[str, bytes]) -> list[AlterableTest]:
@@ -89,26 +97,3 @@ def test_functions(file: str, source: bytes) -> Sequence[TestFunction]:
     if file.endswith(".py"):
         return tuple(expectations.test_functions(source))
     return tuple(javascript.test_functions(source)) if file.endswith((".js", ".mjs", ".cjs")) else ()
-
-
-def chance_of_all(answers: Sequence[tuple[Site, object]]) -> float:
-    """Return the probability of guessing all expected values in the more likely of two ways: each by itself, or each
-    distinct value once, and then which assertion expects which."""
-    chances = [(repr(value), chance_of(value, site)) for site, value in answers]
-    alone = math.prod(chance for _, chance in chances)
-    counts = Counter(value for value, _ in chances)
-    # A value that one compared expression contains is known at all sites.
-    each: dict[str, float] = {}
-    for value, chance in chances:
-        each[value] = max(chance, each.get(value, 0.0))
-    orders = math.lgamma(len(chances) + 1) - sum(math.lgamma(count + 1) for count in counts.values())
-    return max(alone, math.prod(each.values()) * math.exp(-orders))
-
-
-def chance_of(value: object, site: Site | None = None) -> float:
-    """A rough figure, higher for values that code returns by default or that the compared expression contains."""
-    if value is None or isinstance(value, bool) or (site is not None and repr(value) in site.given):
-        return 0.5
-    if value in (0, 1, -1) or (isinstance(value, str | bytes | list | tuple | dict | set) and not value):
-        return 0.25
-    return 0.001

@@ -29,12 +29,13 @@ def dump_proof(pool: Pool, guess: float) -> bytes:
             "path": item.function.path,
             "seconds": item.seconds,
             "chance": item.chance,
+            "told": item.told,
             "alterations": [[*span, text.decode("utf-8", "surrogateescape")] for span, text in item.alterations],
             "withheld": [item.function.sites.index(site) for site in item.withheld],
         }
         for item in pool.alterable
     ]
-    payload = json.dumps({"guess": guess, "seconds": pool.seconds, "questions": rows}).encode()
+    payload = json.dumps({"guess": guess, "seconds": pool.seconds, "chance": pool.chance, "questions": rows}).encode()
     return hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload
 
 
@@ -48,7 +49,7 @@ def load_proof(data: bytes, suite: Suite, sources: Mapping[str, bytes]) -> Pool 
     every = {(one.file, one.function.path): one for file in sources for one in alterable_tests(suite, file, sources)}
     names = {file: tuple(f.path[-1] for f in test_functions(file, source)) for file, source in sources.items()}
     alterable = tuple(_with_stored_choices(row, every[row["file"], tuple(row["path"])]) for row in kept["questions"])
-    return Pool(sources, alterable, names, kept["seconds"])
+    return Pool(sources, alterable, names, kept["seconds"], kept["chance"])
 
 
 def guess_of(data: bytes) -> float:
@@ -56,12 +57,12 @@ def guess_of(data: bytes) -> float:
     return float(_verified(data).get("guess", 1.0))
 
 
-def proof_inputs(suite: Suite, reference: str, user: str) -> str:
+def proof_inputs(suite: Suite, reference: str, instruction: str, user: str) -> str:
     """Return a digest of everything, except the environment, that the saved result of a suite's trial runs depends on.
     Resource limits are left out: the trial runs stayed within them, so they did not affect the result."""
     config = suite.config.model_dump_json(exclude={"seconds", "memory_mb", "disk_mb", "processes"})
     digest = hashlib.sha256(f"{_code()} {sys.version} {user} {config}\n".encode())
-    for ids in (suite.fail_to_pass, suite.pass_to_pass, sorted(suite.may_skip), [reference]):
+    for ids in (suite.fail_to_pass, suite.pass_to_pass, sorted(suite.may_skip), [reference, instruction]):
         digest.update(json.dumps(ids).encode())
     for path, data in sorted(suite.files.items()):
         digest.update(f"\n{path} {len(data)}\n".encode("utf-8", "surrogateescape") + data)
@@ -80,6 +81,7 @@ def _with_stored_choices(row: Mapping[str, Any], item: AlterableTest) -> Alterab
         item,
         seconds=row["seconds"],
         chance=row["chance"],
+        told=row["told"],
         alterations=tuple(
             ((start, end), text.encode("utf-8", "surrogateescape")) for start, end, text in row["alterations"]
         ),

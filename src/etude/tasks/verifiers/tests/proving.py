@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from etude.tasks.verifiers.tests.altering import alternatives, other_exceptions
@@ -20,7 +20,8 @@ from etude.tasks.verifiers.tests.expectations import TestFunction
 from etude.tasks.verifiers.tests.ids import Ids
 from etude.tasks.verifiers.tests.judging import FAILURES, holds, missed
 from etude.tasks.verifiers.tests.naming import Names
-from etude.tasks.verifiers.tests.pool import AlterableTest, Pool, alterable_tests, chance_of_all, test_functions
+from etude.tasks.verifiers.tests.pool import AlterableTest, Pool, alterable_tests, test_functions
+from etude.tasks.verifiers.tests.pricing import Missed, Unsolved, all_missed, priced
 from etude.tasks.verifiers.tests.rewriting import compose, copy_of, source_text
 from etude.tasks.verifiers.tests.run_output import Rows, RunOutput, read_rows
 from etude.tasks.verifiers.tests.site import Edit, Site
@@ -38,24 +39,33 @@ Run = Callable[[Exam, bool], Awaitable[RunOutput]]
 _KEEPER = "_told"
 
 
-async def prove(suite: Suite, sources: Mapping[str, bytes], run: Run, rng: random.Random) -> Pool:
-    """Return the pool that trial runs show to be usable. `sources` are the test files as a grading places them."""
+async def prove(
+    suite: Suite, sources: Mapping[str, bytes], run: Run, rng: random.Random, shown: Mapping[str, bytes]
+) -> Pool:
+    """Return the pool that trial runs show to be usable. `sources` are the test files as a grading places them, `shown`
+    what else an agent sees, by path: the workspace and the instruction."""
     # This runs in the event loop's thread, although parsing a large suite takes seconds: Python 3.11 parses in one
     # thread at a time, or raises SystemError.
     names = {file: tuple(f.path[-1] for f in test_functions(file, source)) for file, source in sources.items()}
     unproven = [one for file in sorted(sources) for one in alterable_tests(suite, file, sources)]
-    pool = await _try(_Trial(suite, sources, unproven, rng), run)
-    # Try alterations of tests for which none were tried, but whose answer cannot be withheld after all.
-    undecided = [one for one in pool.alterable if one.decides and one.chance > GUESS and not one.alterations]
+    first = await _try(_Trial(suite, sources, unproven, rng), run)
+    # Try alterations of tests for which none were tried, but whose answers cannot be withheld after all.
+    undecided = [one for one in first.found if one.decides and not one.withheld and not one.alterations]
     again = await _try(_Trial(suite, sources, undecided, rng, prefer_withholding=False), run)
-    better = {(one.file, one.function.path): one for one in again.alterable}
-    alterable = tuple(better.get((one.file, one.function.path), one) for one in pool.alterable)
-    return Pool(sources, alterable, names, pool.seconds)
+    better = {(one.file, one.function.path): one for one in again.found}
+    found = [better.get((one.file, one.function.path), one) for one in first.found]
+    pool = Pool(sources, tuple(found), names, sum(one.seconds for one in first.found))
+    unsolved = {**first.unsolved, **again.unsolved}
+    if set(suite.fail_to_pass) <= first.answered:
+        # Something else decides, such as the size of the code, and the unsolved code may not stay as it is. Then its
+        # answers are as unknown as they would be without it.
+        unsolved = {(one.file, one.function.path): all_missed(one) for one in found}
+    return priced(suite, pool, unsolved, shown)
 
 
-async def _try(trial: _Trial, run: Run) -> Pool:
+async def _try(trial: _Trial, run: Run) -> _Result:
     if not trial.exam.tests:
-        return Pool()
+        return _Result()
     solved = await run(trial.exam, True)
     unsolved = await run(trial.exam, False)
     return trial.result(read_rows(solved.rows, solved.nonce), read_rows(unsolved.rows, unsolved.nonce))
@@ -76,6 +86,17 @@ class _Tried:
     """The edit of each altered copy, by the copy's name."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What a trial shows: the tests with what can be altered or withheld, and what the unsolved code reports."""
+
+    found: tuple[AlterableTest, ...] = ()
+    unsolved: Mapping[tuple[str, tuple[str, ...]], Unsolved] = field(default_factory=dict)
+    """By file and path of each test function."""
+    answered: frozenset[str] = frozenset()
+    """The task's ids of tests that pass without any change."""
+
+
 class _Trial:
     """Two runs of one exam, with the reference solution and without any change, which show what gradings can alter or
     withhold. The exam has an altered, an original and a reporting version of each function."""
@@ -93,6 +114,7 @@ class _Trial:
         self._suite, self._rng, self._ids, self._held_back = suite, rng, Ids(suite.config), prefer_withholding
         self._sources = sources
         self._tried: list[_Tried] = []
+        self._untouched: list[str] = []
         others = [one for one in unproven if not one.decides]
         self._detectors = rng.sample(others, min(DETECTORS, len(others)))
         files, tests = dict(suite.files), {}
@@ -104,9 +126,14 @@ class _Trial:
             except ValueError:  # Source that cannot be rewritten is used unchanged.
                 continue
             self._tried += tried
+            functions = {one.alterable.function for one in tried}
+            rest = [one for one in unproven if one.file == file and one.decides and one.function not in functions]
+            self._untouched += [test for one in rest for test in one.tests]
             for one in tried:
                 copies = [self._ids.renamed(test, name) for name in one.altered for test in one.alterable.tests]
                 tests.update(dict.fromkeys([*one.ids_in_box.values(), *one.original, *copies], ""))
+        if tests:
+            tests.update(dict.fromkeys(self._untouched, ""))
         self.exam = Exam(files, tests, keeper=_KEEPER)
 
     def _file(
@@ -141,32 +168,35 @@ class _Trial:
         return groups, tried
 
     def _alteration_count(self, unproven: AlterableTest, reported: list[Site]) -> int:
-        """Return how many alterations to try per assertion: none if the values in `reported` can be withheld instead
-        and are hard to guess, and none for pass_to_pass tests except `DETECTORS` of them."""
+        """Return how many alterations to try per assertion: none if all values can be withheld instead, since they are
+        not harder to tell from altered ones than to guess; and none for pass_to_pass tests except `DETECTORS` of them.
+        """
         if not unproven.decides:
             return FEW if unproven in self._detectors else 0
-        if self._held_back and chance_of_all([(site, value) for site in reported for value in site.values]) <= GUESS:
+        if self._held_back and len(reported) == len(unproven.function.sites) > 0:
             return 0
         return min(MOST, math.ceil(math.exp(-math.log(GUESS) / len(self._suite.fail_to_pass))) - 1)
 
-    def result(self, solved: Rows, unsolved: Rows) -> Pool:
-        """Return the pool, given the rows of the run with the reference solution and of the one without a change."""
-        found, total = [], 0.0
+    def result(self, solved: Rows, unsolved: Rows) -> _Result:
+        """Return what can be used, given the rows of the run with the reference solution and of the one without a
+        change."""
+        found, answers = [], {}
+        answered = {test for test in self._untouched if _passed([test], unsolved)}
         for tried in self._tried:
-            seconds = self._seconds(tried, solved)
-            total += seconds
-            reported, wrong = self._withheld_sites(tried, solved, unsolved)
-            found.append(
-                replace(
-                    tried.alterable,
-                    seconds=seconds,
-                    # A test whose renamed copy fails cannot be renamed in exams, so it gets no alterations.
-                    alterations=self._alterations(tried, solved, unsolved) if _passed(tried.original, solved) else (),
-                    withheld=reported,
-                    chance=chance_of_all(wrong),
-                )
+            kept, missing = self._withheld_sites(tried, solved, unsolved)
+            one = replace(
+                tried.alterable,
+                seconds=self._seconds(tried, solved),
+                # A test whose renamed copy fails cannot be renamed in exams, so it gets no alterations.
+                alterations=self._alterations(tried, solved, unsolved) if _passed(tried.original, solved) else (),
+                withheld=kept,
             )
-        return Pool(self._sources, tuple(found), seconds=total)
+            found.append(one)
+            answers[one.file, one.function.path] = Unsolved(missing, _reported(tried, unsolved))
+            versions = [*tried.ids_in_box.values(), *tried.original]
+            if not missing and len(kept) == len(tried.rewrite.sites) and _passed(versions, unsolved):
+                answered.update(one.tests)
+        return _Result(tuple(found), answers, frozenset(answered))
 
     def _seconds(self, tried: _Tried, solved: Rows) -> float:
         """Return the median of the original's and its copies' seconds, because a busy machine may delay single ones.
@@ -177,20 +207,19 @@ class _Trial:
 
     def _withheld_sites(
         self, tried: _Tried, solved: Rows, unsolved: Rows
-    ) -> tuple[tuple[Site, ...], list[tuple[Site, object]]]:
+    ) -> tuple[tuple[Site, ...], tuple[Missed, ...]]:
         """Return the assertions that can be withheld, and those of their values that the unsolved code does not report,
         so that code which solves nothing would have to guess them."""
         if not _passed(tried.ids_in_box.values(), solved):
-            return (), []
-        refuted, missing = set(), []
+            return (), ()
+        sites, refuted, missing = tried.rewrite.sites, set(), []
         for test, mine in tried.ids_in_box.items():
             for withheld in tried.rewrite.withheld(self._ids, test):
                 if not holds(withheld, solved, mine):
                     refuted.add(withheld.key)
-                missing += [(withheld.key, value) for value in missed(withheld, unsolved, mine)]
-        sites = tried.rewrite.sites
+                missing += [(withheld.key, value, tuple(texts)) for value, texts in missed(withheld, unsolved, mine)]
         kept = consistent_sites([site for key, site in sites.items() if key not in refuted], sites.values())
-        return tuple(kept), [(sites[key], value) for key, value in missing if sites[key] in kept]
+        return tuple(kept), tuple((sites[key], value, texts) for key, value, texts in missing if sites[key] in kept)
 
     def _alterations(self, tried: _Tried, solved: Rows, unsolved: Rows) -> tuple[Edit, ...]:
         """Return the alterations that both runs show to be usable, at the assertion that has the most of them."""
@@ -209,6 +238,11 @@ class _Trial:
         for edits in proven.values():
             most = edits if len(edits) > len(most) else most
         return tuple(most)
+
+
+def _reported(tried: _Tried, rows: Rows) -> tuple[object, ...]:
+    tests, keys = tried.ids_in_box.values(), tried.rewrite.sites
+    return tuple(text for test in tests for key in keys for text in rows.reported(test, key))
 
 
 def _passed(tests: Iterable[str], rows: Rows) -> bool:

@@ -26,6 +26,7 @@ from etude.tasks.verifiers.tests.judging import judge_run
 from etude.tasks.verifiers.tests.pool import Pool
 from etude.tasks.verifiers.tests.proof import dump_proof, guess_of, load_proof, proof_inputs
 from etude.tasks.verifiers.tests.proving import prove
+from etude.tasks.verifiers.tests.remarks import without_remarks
 from etude.tasks.verifiers.tests.run_output import RunOutput
 from etude.tasks.verifiers.tests.running import run_exam
 from etude.tasks.verifiers.tests.suite import is_in_the_way, read_suite, test_files
@@ -45,6 +46,8 @@ class TestsVerifier:
 
     def __init__(self, task: Task) -> None:
         self.suite = read_suite(task)
+        self.shown = self.suite
+        """The suite as gradings place it in a box: without remarks, once there is a pool."""
         self._test_files = test_files(self.suite)
         self._images_with_pytest: dict[str, str] = {}
         self._task = task
@@ -61,12 +64,12 @@ class TestsVerifier:
             reference = (self._task.directory / REFERENCE_DIFF).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return True  # Without a reference, the verdicts are known not to be sealed.
-        known = known_proof(folder, self._task, proof_inputs(self.suite, reference, SECOND_USER))
+        known = known_proof(folder, self._task, self._proof_inputs(reference, SECOND_USER))
         if known:
             self._guess = guess_of(known[1])
             return True
         # If boxes have only one user, no verdict is sealed, whatever the proof says.
-        return known_proof(folder, self._task, proof_inputs(self.suite, reference, FIRST_USER)) is not None
+        return known_proof(folder, self._task, self._proof_inputs(reference, FIRST_USER)) is not None
 
     def protects(self, path: str) -> bool:
         return (
@@ -80,7 +83,7 @@ class TestsVerifier:
         context = await self.with_brought_pytest(context)
         pool, rng = await self._proven_pool(context), random.Random(secrets.randbits(64))
         # This runs in the event loop's thread: Python 3.11 parses in one thread at a time, or raises SystemError.
-        exam = draw_exam(self.suite, pool, rng)
+        exam = draw_exam(self.shown, pool, rng)
         self._guess = exam.guess
         return judge_run(exam, await run_exam(context, self.suite.config, exam), context.change.touched)
 
@@ -96,10 +99,16 @@ class TestsVerifier:
         return replace(context, pristine=replace(context.pristine, image=self._images_with_pytest[image]))
 
     async def _proven_pool(self, context: GradingContext) -> Pool:
+        """Return the pool, and set `shown` to the suite that it was made from."""
         async with self._proving:
             if self.pool is None:
+                files = {path: without_remarks(path, data) for path, data in self.suite.files.items()}
+                self.shown = replace(self.suite, files=files)
                 self.pool = await self._load_or_prove(context)
             return self.pool
+
+    def _proof_inputs(self, reference: str, user: str) -> str:
+        return proof_inputs(self.suite, reference, self._task.instruction, user)
 
     async def _load_or_prove(self, context: GradingContext) -> Pool:
         try:
@@ -107,13 +116,13 @@ class TestsVerifier:
             solution = change_of(reference, context.pristine.files, self.protects)
         except (OSError, UnicodeDecodeError, DiffError):
             return Pool()  # The gate reports a missing or wrong reference.
-        there = {**context.pristine.files, **self.suite.files}
+        there = {**context.pristine.files, **self.shown.files}
         sources = {path: data for path, data in there.items() if path in self._test_files}
         if context.proofs is None:
             return await self._prove(context, sources, solution)
-        asked = context.task, context.pristine, proof_inputs(self.suite, reference, context.user)
+        asked = context.task, context.pristine, self._proof_inputs(reference, context.user)
         kept = await context.proofs.find(*asked)
-        if kept is not None and (pool := load_proof(kept, self.suite, sources)) is not None:
+        if kept is not None and (pool := load_proof(kept, self.shown, sources)) is not None:
             return pool
         pool = await self._prove(context, sources, solution)
         await context.proofs.keep(*asked, dump_proof(pool, chance_left(pool)))
@@ -136,7 +145,8 @@ class TestsVerifier:
             took = output.seconds
             return output
 
-        return await prove(self.suite, sources, run, random.Random(secrets.randbits(64)))
+        shown = {**context.pristine.files, "": context.task.instruction.encode("utf-8", "replace")}
+        return await prove(self.shown, sources, run, random.Random(secrets.randbits(64)), shown)
 
 
 _STEERS = re.compile(

@@ -1,11 +1,11 @@
-"""Finds expected values that remain visible in the box after they were removed from an assertion, because the compared
-expression contains them too."""
+"""Finds values that remain visible in the box after expected values were removed from assertions."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from etude.tasks.verifiers.tests.bindings import module_scope
 from etude.tasks.verifiers.tests.constants import NotConstant, evaluate
 
 
@@ -17,6 +17,16 @@ def visible_values(
     return frozenset(
         repr(value) for names, value in found if any(reveals(part, value) for part in _known(compared, names))
     )
+
+
+def computed_values(source: bytes) -> Iterator[object]:
+    """Yield the values of a Python file's constant expressions, such as 43 for `40 + 3`."""
+    try:
+        tree = ast.parse(source)
+        for value in _known(tree, module_scope(tree).values):
+            yield list(value) if isinstance(value, range) else value
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
 
 
 def reveals(visible: object, value: object) -> bool:

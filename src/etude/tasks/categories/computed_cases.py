@@ -1,0 +1,241 @@
+"""Adds one test to the hidden suite of Étude's own tasks, whose answers are too many and too odd to be guessed.
+
+It asks what the failing tests ask, with other numbers, and expects what the solved code answers. The cases that the bug
+leaves alone are mixed in, so code that solves nothing has to guess which answers are wrong, and what is right instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import json
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from etude.tasks.verifiers.tests.chances import chance_of_all
+from etude.tasks.verifiers.tests.guessing import ways_of
+from etude.tasks.verifiers.tests.known_text import KnownText
+from etude.tasks.verifiers.tests.proving import GUESS
+
+RUNNER = (resources.files("etude.tasks.box") / "run_expressions.py").read_text(encoding="utf-8")
+TEST = "ComputedTest.test_computed_cases"
+_CASE = """
+
+class ComputedTest(unittest.TestCase):
+    def test_computed_cases(self):
+        self.assertEqual(
+            [
+{asked}
+            ],
+            [
+{answers}
+            ],
+        )
+"""
+_ASKED_FIRST = ("assertEqual", "assertIsNone", "assertTrue", "assertFalse")
+_CANDIDATES = 100
+"""Number of expressions to try, made from those of the failing tests."""
+_WRONG, _SAME = 8, 6
+"""Maximum number of cases that the unsolved code answers wrongly, and rightly."""
+_DRAWS = 20
+_LONGEST = 300
+_CPU_SECONDS = 0.05
+_PATIENCE = 300.0
+_DIGITS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    asked: str
+    right: str
+    wrong: str | None
+    """The unsolved code's answer; None if it gives none."""
+
+
+def with_computed_cases(
+    path: str,
+    tests: Mapping[str, bytes],
+    names: Collection[str],
+    solved: Mapping[str, bytes],
+    unsolved: Mapping[str, bytes] | None,
+    alike: Sequence[Mapping[str, bytes]],
+    rng: random.Random,
+) -> bytes | None:
+    """Return the test file `path` with the additional test `TEST`, or None if no cases are hard enough to guess.
+
+    `names` are the test functions to take expressions from, `alike` further solutions that must give the same answers.
+    `unsolved` is None if the code to begin with answers rightly, and is not to be kept.
+    """
+    tree = ast.parse(tests[path])
+    asked = list(_asked(tree, names))
+    candidates = list(
+        dict.fromkeys(
+            _varied(rng.choice(asked), rng, texts=unsolved is None) for _ in range(_CANDIDATES if asked else 0)
+        )
+    )
+    variants = [solved, *alike, *([unsolved] if unsolved is not None else [])]
+    right, *others = _evaluated({**solved, **tests}, variants, path, candidates)
+    wrong = others.pop() if unsolved is not None else None
+    cases = [
+        Case(one, text, wrong[at] if wrong is not None else None)
+        for at, (one, text) in enumerate(zip(candidates, right or [], strict=False))
+        if text is not None and _is_lasting(text) and all(other is not None and other[at] == text for other in others)
+    ]
+    texts = [*(unsolved or {}).values(), *tests.values()]
+    chosen = _hard_to_guess(cases, texts, rng)
+    if chosen is None:
+        return None
+    lines = [
+        "\n".join(f"                {text}," for text in rows)
+        for rows in zip(*((c.asked, c.right) for c in chosen), strict=True)
+    ]
+    return tests[path] + _CASE.format(asked=lines[0], answers=lines[1]).encode()
+
+
+def _hard_to_guess(cases: Sequence[Case], texts: Sequence[bytes], rng: random.Random) -> list[Case] | None:
+    wrong = [case for case in cases if case.wrong != case.right]
+    same = [case for case in cases if case.wrong == case.right]
+    for _ in range(_DRAWS if wrong else 0):
+        chosen = _unlike(wrong, _WRONG, rng) + _unlike(same, _SAME, rng)
+        rng.shuffle(chosen)
+        asked = [case.asked.encode() for case in chosen]
+        answers = [case.wrong for case in chosen if case.wrong is not None]
+        known = KnownText([*texts, *asked, *(text.encode() for text in answers)])
+        whole = len(answers) == len(chosen)
+        before = [list(map(ast.literal_eval, answers))] if whole else []
+        right = [ast.literal_eval(case.right) for case in chosen]
+        if chance_of_all([ways_of(right, before, known)]) <= GUESS:
+            return chosen
+    return None
+
+
+def _unlike(cases: Sequence[Case], most: int, rng: random.Random) -> list[Case]:
+    """Return up to `most` random cases, those with different answers first."""
+    drawn = rng.sample(cases, len(cases))
+    first = {case.right: case for case in drawn}
+    rest = [case for case in drawn if first[case.right] is not case]
+    return [*first.values(), *rest][:most]
+
+
+# -- expressions
+
+
+def _asked(tree: ast.Module, names: Collection[str]) -> Iterator[ast.expr]:
+    """Yield what the named test functions compare, each item of a list by itself, with variables filled in."""
+    known = {*vars(builtins), *_imported(tree)}
+    constants = _assigned(tree.body)
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef) or function.name not in names:
+            continue
+        values = {**constants, **_assigned(function.body)}
+        for call in ast.walk(function):
+            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") in _ASKED_FIRST and call.args:
+                whole = Filled(values).visit(copy.deepcopy(call.args[0]))
+                for part in whole.elts if isinstance(whole, ast.List) else [whole]:
+                    if _free_names(part) <= known and any(isinstance(node, ast.Call) for node in ast.walk(part)):
+                        yield part
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+
+
+def _assigned(body: Iterable[ast.stmt]) -> dict[str, ast.expr]:
+    return {
+        node.targets[0].id: node.value
+        for node in body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+
+
+def _free_names(node: ast.expr) -> set[str]:
+    names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+    bound = {part.id for part in names if isinstance(part.ctx, ast.Store)}
+    bound |= {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
+    return {part.id for part in names} - bound
+
+
+class Filled(ast.NodeTransformer):
+    """Puts expressions in the place of names."""
+
+    def __init__(self, values: Mapping[str, ast.expr]) -> None:
+        self._values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.visit(copy.deepcopy(self._values[node.id])) if node.id in self._values else node
+
+
+def _varied(asked: ast.expr, rng: random.Random, *, texts: bool) -> str:
+    """Return an expression with smaller numbers, in the same order of size and equal where they were, so that they mean
+    something still. With `texts`, one character of a text may be left out, doubled or moved too."""
+    varied = copy.deepcopy(asked)
+    constants = [node for node in ast.walk(varied) if isinstance(node, ast.Constant)]
+    numbers = sorted({node.value for node in constants if type(node.value) is int and node.value > 1})
+    smaller: dict[int, int] = {}
+    above = 10**12
+    for place, number in reversed(list(enumerate(numbers))):
+        # Half of the numbers stay: they may be where a comparison begins to matter.
+        stays = number < above and rng.random() < 0.5
+        above = smaller[number] = number if stays else rng.randint(min(place + 2, number), min(number, above - 1))
+    for node in constants:
+        if type(node.value) is int:
+            node.value = smaller.get(node.value, node.value)
+        elif isinstance(node.value, str):
+            node.value = _DIGITS.sub(lambda found: _smaller_digits(found[0], rng), node.value)
+            if texts and len(node.value) > 1 and rng.random() < 0.5:
+                node.value = _misspelt(node.value, rng)
+    return ast.unparse(varied)
+
+
+def _smaller_digits(digits: str, rng: random.Random) -> str:
+    number = int(digits)
+    return (
+        str(rng.randint(min(1, number), number)).zfill(len(digits)) if digits[0] == "0" else str(rng.randint(1, number))
+    )
+
+
+def _misspelt(text: str, rng: random.Random) -> str:
+    at, to = rng.randrange(len(text)), rng.randrange(len(text))
+    without = text[:at] + text[at + 1 :]
+    return rng.choice((without, text[:at] + text[at] + text[at:], without[:to] + text[at] + without[to:]))
+
+
+def _is_lasting(text: str) -> bool:
+    """Return whether an answer is short, spelt out, and the same however it was computed, unlike a fraction."""
+    try:
+        parts = list(ast.walk(ast.parse(text, mode="eval")))
+    except SyntaxError:
+        return False
+    odd = any(isinstance(part, ast.Call) or type(getattr(part, "value", 0)) in (float, complex) for part in parts)
+    return not odd and len(text) <= _LONGEST
+
+
+def _evaluated(
+    files: Mapping[str, bytes], variants: Sequence[Mapping[str, bytes]], path: str, expressions: Sequence[str]
+) -> list[list[str | None] | None]:
+    """Evaluate expressions in a test file's names for each variant. They run unprotected on this machine, so this
+    function is only for Étude's own packages."""
+    job = {
+        "files": {name: data.decode() for name, data in files.items()},
+        "variants": [{name: data.decode() for name, data in variant.items()} for variant in variants],
+        "module": path.removesuffix(".py").replace("/", "."),
+        "expressions": list(expressions),
+        "seconds": _CPU_SECONDS,
+    }
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-B", "-c", RUNNER],
+        input=json.dumps(job).encode(),
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=_PATIENCE,
+    )
+    found: list[list[str | None] | None] = json.loads(done.stdout)
+    return found

@@ -1,0 +1,35 @@
+"""The hidden tests of a task that is made from a package: its own, and one more with answers that are hard to guess."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from etude.tasks.categories.computed_cases import TEST, with_computed_cases
+from etude.tasks.categories.packages import Package, written_otherwise
+
+_ALIKE = 2
+"""Number of other correct solutions that must give the same answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    tests: Mapping[str, bytes]
+    ids: tuple[str, ...] = ()
+    """Ids of the tests that the package does not have by itself."""
+
+
+def harder_tests(package: Package, failing: Sequence[str], unsolved: Mapping[str, bytes], seed: str) -> Hidden | None:
+    """Return the package's tests and one more, or None if the answers of every test that could be made can be guessed.
+    `failing` are the ids of the tests that the unsolved files fail."""
+    rng = random.Random(seed)
+    path = next(path for path in package.tests if failing[0].startswith(_module(path) + "."))
+    names = {test.rpartition(".")[2] for test in failing}
+    alike = [written_otherwise(package, rng) or package.files for _ in range(_ALIKE)]
+    source = with_computed_cases(path, package.tests, names, package.files, unsolved, alike, rng)
+    return None if source is None else Hidden({**package.tests, path: source}, (f"{_module(path)}.{TEST}",))
+
+
+def _module(path: str) -> str:
+    return path.removesuffix(".py").replace("/", ".")

@@ -1,0 +1,46 @@
+"""How likely code that solves nothing guesses the values that a suite withholds from its box.
+
+A value may be guessed in several ways, each with a label and a chance: it is known, it is a frequent value, or it is
+near the answer of the unsolved code ("that plus 1"). One guess serves every value with its label. So a suite's chance
+is the product over the labels of the likeliest way, times the chance to guess which label belongs to which value.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from etude.tasks.verifiers.tests.approximate import Near, exactly
+from etude.tasks.verifiers.tests.chances import Ways, chance_of, of_size
+from etude.tasks.verifiers.tests.known_text import KnownText
+from etude.tasks.verifiers.tests.near_answers import near
+
+
+def ways_of(value: object, unsolved: Iterable[object], known: KnownText) -> Ways:
+    """Return the ways to guess a withheld value. `unsolved` are the answers of the unsolved code in its place."""
+    plain = exactly(value)
+    if known.knows(plain):
+        return {"known": 1.0}
+    found = {f"= {plain!r}": _tolerant(value, known)}
+    for answer in unsolved:
+        for label, chance in near(plain, answer, known):
+            found[label] = max(chance, found.get(label, 0.0))
+    return found
+
+
+def answers_of(texts: Iterable[object]) -> list[object]:
+    """Return the values that a run has reported, as far as they can be read."""
+    found = []
+    for text in texts:
+        try:
+            found.append(ast.literal_eval(str(text)))
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            continue
+    return found
+
+
+def _tolerant(value: object, known: KnownText) -> float:
+    """Return the chance of a value by itself. A number with a wide tolerance counts as a smaller one."""
+    if isinstance(value, Near) and value.within:
+        return max(chance_of(value.number, known), of_size(abs(value.number) / (2 * value.within)))
+    return chance_of(exactly(value), known)

@@ -1,0 +1,85 @@
+"""Removes remarks from test files that are placed in a box: comments, docstrings and other bare strings. They may tell
+in words what a test expects."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+
+from etude.tasks.verifiers.tests.javascript_tokens import closing_of, tokens_of
+
+_PYTHON = re.compile(
+    rb"""(?P<text>\"{3}(?:[^\\]|\\.)*?\"{3} | '{3}(?:[^\\]|\\.)*?'{3} | "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*')
+    | (?P<comment>\#[^\n]*)""",
+    re.VERBOSE | re.DOTALL,
+)
+_USES_DOCSTRINGS = re.compile(rb"__doc__|doctest|getdoc")
+_COMMENT = re.compile(rb"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_JAVASCRIPT = (".js", ".mjs", ".cjs")
+
+
+def without_remarks(path: str, source: bytes) -> bytes:
+    """Return a test file without its remarks. A file that cannot be read, or would mean something else without them, is
+    returned unchanged; then all of its text counts as known to the code under test."""
+    if path.endswith(".py"):
+        return _python(source)
+    return _javascript(source) if path.endswith(_JAVASCRIPT) else source
+
+
+def _python(source: bytes) -> bytes:
+    try:
+        bare = _without_comments(source)
+        tree = ast.parse(bare)
+        if ast.dump(tree) != ast.dump(ast.parse(source)):
+            return source
+        if _USES_DOCSTRINGS.search(source):
+            return bare
+        stripped = _cut(bare, [(span, b'""') for span in _bare_strings(tree, bare)])
+        ast.parse(stripped)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return source
+    return stripped
+
+
+def _without_comments(source: bytes) -> bytes:
+    # A first line `#!...` stays: it makes the file a program.
+    spans = [match.span() for match in _PYTHON.finditer(source) if match["comment"]]
+    return _cut(source, [(span, b"") for span in spans if span[0] or not source.startswith(b"#!")])
+
+
+def _bare_strings(tree: ast.Module, source: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the spans of string constants that are statements by themselves."""
+    starts = [0, *itertools.accumulate(len(line) for line in source.splitlines(keepends=True))]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            end = node.end_lineno or node.lineno
+            yield starts[node.lineno - 1] + node.col_offset, starts[end - 1] + (node.end_col_offset or 0)
+
+
+def _javascript(source: bytes) -> bytes:
+    tokens = list(tokens_of(source))
+    nested = any(token.kind == "template" and token.text.count(b"${") != token.text.count(b"}") for token in tokens)
+    if nested or closing_of(tokens) is None or source.startswith(b"#!"):
+        return source  # Without a whole parser, it is uncertain what a comment is here.
+    pieces, place = [], 0
+    for token in tokens:
+        pieces += [_spaces(source[place : token.start]), token.text]
+        place = token.end
+    return b"".join([*pieces, _spaces(source[place:])])
+
+
+def _spaces(between: bytes) -> bytes:
+    """Return the space between two tokens without comments. Its lines stay, since a statement may end with a line."""
+    if b"/" not in between:
+        return between
+    return _COMMENT.sub(lambda found: b" " + b"\n" * found[0].count(b"\n"), between)
+
+
+def _cut(source: bytes, edits: list[tuple[tuple[int, int], bytes]]) -> bytes:
+    pieces, place = [], 0
+    for (start, end), text in sorted(edits):
+        pieces += [source[place:start], text]
+        place = end
+    return b"".join([*pieces, source[place:]])

@@ -1,0 +1,91 @@
+"""The test that is added to a task's hidden ones: its cases mean something, and its answers cannot be guessed."""
+
+from __future__ import annotations
+
+import ast
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etude.tasks.categories.computed_cases import TEST, _varied, with_computed_cases
+from etude.tasks.categories.variants import try_variants
+
+SOUND = b"""def fee(hours, limit=8):
+    return 5 * min(hours, limit) + 9 * max(hours - limit, 0)
+
+
+def late(hours):
+    return hours > 8
+"""
+BROKEN = SOUND.replace(b"max(hours - limit, 0)", b"max(hours - limit, 1)")
+SHIFTED = SOUND.replace(b"return 5 *", b"return 1 + 5 *")
+TESTS = b"""import unittest
+
+import fees
+
+LONG = 21
+
+
+class FeeTest(unittest.TestCase):
+    def test_fee(self):
+        hours = [8, 11, LONG]
+        self.assertEqual([fees.fee(one) for one in hours], [40, 67, 157])
+        self.assertEqual(fees.fee(17, 9), 117)
+        self.assertEqual([fees.fee(3), fees.fee(6, 12)], [15, 30])
+
+    def test_late(self):
+        self.assertEqual([fees.late(8), fees.late(9)], [False, True])
+"""
+FILES = {"tests/test_fees.py": TESTS, "tests/__init__.py": b""}
+
+
+def added(broken: bytes | None, names: list[str]) -> bytes | None:
+    unsolved = None if broken is None else {"fees.py": broken}
+    return with_computed_cases(
+        "tests/test_fees.py", FILES, names, {"fees.py": SOUND}, unsolved, [{"fees.py": SOUND + b"\n"}], random.Random(4)
+    )
+
+
+def test_the_added_test_tells_the_sound_from_the_broken() -> None:
+    made = added(BROKEN, ["test_fee"])
+    assert made is not None
+    assert made.startswith(TESTS)
+    assert b"LONG" not in made.removeprefix(TESTS), "what it asks is written out"
+    tests = {**FILES, "tests/test_fees.py": made}
+    outcomes = try_variants({"fees.py": SOUND, **tests}, [{}, {"fees.py": BROKEN}])
+    assert [outcome.failed for outcome in outcomes if outcome] == [
+        (),
+        (f"tests.test_fees.{TEST}", "tests.test_fees.FeeTest.test_fee"),
+    ]
+    assert added(BROKEN, ["test_fee"]) == made, "the same for one seed"
+
+
+def test_answers_that_are_all_off_by_one_are_not_enough() -> None:
+    assert added(SHIFTED, ["test_fee"]) is None
+    assert added(BROKEN, ["test_late"]) is None, "nothing that it asks is answered wrongly"
+    assert added(BROKEN, []) is None
+
+
+def test_answers_of_code_that_must_not_stay_are_unknown() -> None:
+    assert added(None, ["test_fee"]) is not None
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=6), st.integers())
+def test_numbers_get_smaller_and_keep_their_order(numbers: list[int], seed: int) -> None:
+    asked = ast.parse(f"f({numbers}, 'at 0{numbers[0]:02}')", mode="eval").body
+    varied = ast.parse(_varied(asked, random.Random(seed), texts=False), mode="eval").body
+    assert isinstance(varied, ast.Call)
+    found, text = map(ast.literal_eval, varied.args)
+    for one, small in zip(numbers, found, strict=True):
+        assert min(one, 1) <= small <= one
+        assert all((one < other) == (small < less) for other, less in zip(numbers, found, strict=True) if small > 1)
+    assert len(text) == len("at 000")
+
+
+@pytest.mark.parametrize(
+    "broken", [b"import nothing\n", b"def fee(*_):\n    while True:\n        pass\n", b"fee = 1 /"]
+)
+def test_broken_code_of_any_kind_gives_no_answers(broken: bytes) -> None:
+    assert added(broken, ["test_fee"]) is not None
