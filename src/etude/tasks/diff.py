@@ -132,7 +132,7 @@ class _Lines:
 
 def _with_git_header(lines: _Lines, bounds: Bounds) -> FilePatch | None:
     """Only a `diff --git` header can set a file's mode, and create or delete an empty file."""
-    names = re.fullmatch(r"diff --git a/(.+) b/\1", lines.next())
+    name = _name_in_header(lines.next())
     modes: dict[str, str] = {}
     while (line := lines.peek()) is not None and not line.startswith(("--- ", "diff --git ")):
         if match := _MODE.fullmatch(line):
@@ -140,9 +140,9 @@ def _with_git_header(lines: _Lines, bounds: Bounds) -> FilePatch | None:
         elif not _INDEX.fullmatch(line):
             raise DiffError(f"line {lines.at + 1}: only plain text files may change, found {line[:60]!r}")
         lines.next()
-    if names is None:
+    if not name:
         raise DiffError(f"line {lines.at}: expected a git header that names one file")
-    path = _path(f"a/{names[1]}", "a/", bounds)
+    path = _path(f"a/{name}", "a/", bounds)
     mode = modes.get("new file mode") or modes.get("new mode", "")
     if {f"--- a/{path}", f"+++ b/{path}"} & {line, lines.peek(1)}:
         patch = _file(lines, bounds)
@@ -159,6 +159,14 @@ def _with_git_header(lines: _Lines, bounds: Bounds) -> FilePatch | None:
     if "new file mode" in modes:
         return FilePatch(None, path, mode=mode)
     return FilePatch(path, path, mode=mode) if mode else None
+
+
+def _name_in_header(line: str) -> str:
+    """Return the name in "diff --git a/NAME b/NAME", or an empty string if there are two names. Its length follows from
+    that of the line, so no place where the names might meet is searched for."""
+    names = line.removeprefix("diff --git ")
+    name = names[2 : len(names) // 2]
+    return name if names == f"a/{name} b/{name}" else ""
 
 
 def _file(lines: _Lines, bounds: Bounds) -> FilePatch:
