@@ -99,7 +99,8 @@ class Zygote:
             rootfs.replace_root(root, box.mount_namespace, self.spawner.own_namespace, moves, seal=False)
             box.order(order, [passed[0], *cgroup_entries])
         except (OSError, kernel.StepFailed) as error:
-            self.send({"gone": name, "error": str(error), "step": getattr(error, "step", "cell")})
+            number = error.number if isinstance(error, kernel.StepFailed) else error.errno
+            self.send({"gone": name, "error": str(error), "step": getattr(error, "step", "cell"), "number": number})
             if self.boxes.pop(name, None) and isinstance(box, PreparedBox):
                 box.at_end = None
                 box.kill()
