@@ -108,7 +108,8 @@ class OciBox(ServedBox):
             change["Path"] for change in changes if change["Kind"] != _DELETED and not self._is_engines(change["Path"])
         )
         gone = sorted(change["Path"] for change in changes if change["Kind"] == _DELETED)
-        answer, _ = await self._ask({"op": "digest"}, "\0".join(paths).encode("utf-8", "surrogateescape"))
+        asked = "\0".join(paths).encode("utf-8", "surrogateescape")
+        answer, _ = await self._ask({"op": "digest"}, asked, fields={"digest": (str,)})
         facts = (
             self.engine_image.engine_id,
             self.engine_image.image.to_json(),

@@ -12,12 +12,23 @@ from etude.sandbox.commands import shell_line
 from etude.sandbox.contract import BoxBusy, BoxSpec, BoxStats, ExecResult, Process, RequestRefused, SandboxLost
 from etude.sandbox.cpu_share import ShareMeter
 from etude.sandbox.options import Command, ExecOptions, StartOptions
-from etude.sandbox.served.channel import ANSWER_SECONDS, Channel
+from etude.sandbox.served.channel import ANSWER_SECONDS, NO_FIELDS, NUMBER, Channel, Fields
 from etude.sandbox.served.process import ServedProcess
 from etude.sandbox.tars import Member, Tar, pack
 
 _BATCH_BYTES = 4 << 20
 """Bytes of a file tree that are sent in one request. Pid 1 keeps them in memory meanwhile."""
+
+
+_RESULT: Fields = {
+    "code": (int,),
+    "split": (int,),
+    "seconds": NUMBER,
+    "cpu_seconds": NUMBER,
+    "limit": (str,),
+    "truncated": (bool,),
+}
+_STATS: Fields = {"processes": (int,), "memory": (int,), "cpu_seconds": NUMBER, "disk": (int,), "seconds": NUMBER}
 
 
 class ServedBox:
@@ -41,11 +52,13 @@ class ServedBox:
             asked.on_output(frame["stream"], data)
 
         if asked.on_output is not None:
-            self._channel.listen(ticket, on_frame)
+            self._channel.listen(ticket, "stream", on_frame)
         try:
             with self._recorded(shell_line(command, asked.cwd, asked.env)):
                 patience = asked.timeout + ANSWER_SECONDS
-                answer, body = await self._channel.request(header, asked.stdin, patience=patience, ticket=ticket)
+                answer, body = await self._channel.request(
+                    header, asked.stdin, patience=patience, ticket=ticket, fields=_RESULT
+                )
         finally:
             self._channel.ignore(ticket)
         return ExecResult(
@@ -112,9 +125,12 @@ class ServedBox:
 
     async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:
         request = {"op": "read_tree", "path": path, "max_bytes": max_bytes, "max_files": max_files}
-        answer, contents = await self._ask(request)
-        members = [Member(*entry) for entry in answer["entries"]]
-        return await asyncio.to_thread(pack, members, contents)
+        answer, contents = await self._ask(request, fields={"entries": (list,)})
+        try:
+            members = [Member.of_entry(entry) for entry in answer["entries"]]
+            return await asyncio.to_thread(pack, members, contents)
+        except ValueError:
+            raise self._channel.misbehaved("read_tree") from None
 
     async def write_tree(self, path: str, tar: bytes, *, max_bytes: int = 256 << 20, max_files: int = 10_000) -> None:
         checked = await asyncio.to_thread(lambda: Tar(tar, max_bytes=max_bytes, max_files=max_files))
@@ -129,7 +145,7 @@ class ServedBox:
             await self._ask(request, await asyncio.to_thread(checked.contents, batch))
 
     async def stats(self) -> BoxStats:
-        answer, _ = await self._ask({"op": "stats"})
+        answer, _ = await self._ask({"op": "stats"}, fields=_STATS)
         return BoxStats(
             processes=answer["processes"],
             memory_bytes=answer["memory"],
@@ -138,8 +154,10 @@ class ServedBox:
             seconds=answer["seconds"],
         )
 
-    async def _ask(self, header: dict[str, Any], payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
-        return await self._channel.request(header, payload, patience=ANSWER_SECONDS)
+    async def _ask(
+        self, header: dict[str, Any], payload: bytes = b"", *, fields: Fields = NO_FIELDS
+    ) -> tuple[dict[str, Any], bytes]:
+        return await self._channel.request(header, payload, patience=ANSWER_SECONDS, fields=fields)
 
     # -- frozen copies
 
@@ -147,9 +165,10 @@ class ServedBox:
     async def frozen(self, *, kill: bool) -> AsyncIterator[bool]:
         """Stop all processes of the box during the block; with `kill`, kill them. Yields whether no process is alive.
         Raises BoxBusy if a process has a file open for writing or does not stop."""
-        answer, _ = await self._ask({"op": "freeze", "kill": kill})
+        answer, _ = await self._ask({"op": "freeze", "kill": kill}, fields={"writers": (list,), "still": (bool,)})
         if answer["writers"]:
-            raise BoxBusy(f"box {self.id} is being written to by {'; '.join(answer['writers'])}: wait, or kill=True")
+            writers = "; ".join(map(str, answer["writers"]))
+            raise BoxBusy(f"box {self.id} is being written to by {writers}: wait, or kill=True")
         try:
             yield bool(answer["still"])
         finally:
