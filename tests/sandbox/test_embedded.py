@@ -247,8 +247,10 @@ async def test_box_ids_are_nobody_on_the_host(sandboxes: EmbeddedSandboxes) -> N
         ("dev", "nowhere"),
         ("dev", ""),
         ("proc", ""),
-    ]
-    + [("work", "nowhere"), ("work", "work"), ("work", "bin/program")],
+        ("work", "nowhere"),
+        ("work", "work"),
+        ("work", "bin/program"),
+    ],
 )
 @in_loop
 async def test_an_image_with_something_else_where_a_box_needs_a_folder(

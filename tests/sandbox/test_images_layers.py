@@ -291,5 +291,5 @@ def test_a_time_that_no_file_can_have(tmp_path: Path, kind: bytes, time: str) ->
         info.type, info.linkname, info.pax_headers = kind, "b", {"mtime": time}
         tar.addfile(info)
     unpacker = Unpacker("x", tmp_path / "layer", Stack(()), None)
-    with pytest.raises(ImageError, match="layer x: member 'a' was modified at .*, which is no time"):
+    with pytest.raises(ImageError, match=r"layer x: member 'a' was modified at .*, which is no time"):
         unpack_stream(io.BytesIO(buffer.getvalue()), unpacker, quiet)

@@ -12,15 +12,13 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 # IANA's registries of special-purpose addresses. Python's own properties (is_global, is_private) differ between
 # versions and call addresses global that are in no table of theirs.
 _NOT_PUBLIC_4 = tuple(
-    map(
-        IPv4Network,
-        (
-            "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
-            "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
-            "224.0.0.0/3",
-        ),
+    IPv4Network(text)
+    for text in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+        *("192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24"),
+        *("203.0.113.0/24", "224.0.0.0/3"),
     )
-)  # fmt: skip
+)
 _PUBLIC_6 = IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "3fff::/20")))
 _PRIVATE_4 = tuple(map(IPv4Network, ("10.0.0.0/8", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))

@@ -119,6 +119,8 @@ class Unpacker:
         elif info.islnk():
             self._link(info, goal)
         elif info.issym():
+            if not info.linkname:
+                raise self._refusal(info.name, "is a link to nothing")
             goal.symlink_to(info.linkname)
             self._set_attributes(info, goal)
         elif info.isfifo():

@@ -43,8 +43,12 @@ class Known:
             return
         yield json.dumps(self.value)[1:-1]
         yield json.dumps(self.value, ensure_ascii=False)[1:-1]
-        quoted = quote(self.value, safe="")
-        yield from (quoted, quote_plus(self.value), _ESCAPED.sub(lambda found: found[0].lower(), quoted))
+        quoted = quote(self.value, safe="", errors="surrogatepass")
+        yield from (
+            quoted,
+            quote_plus(self.value, errors="surrogatepass"),
+            _ESCAPED.sub(lambda found: found[0].lower(), quoted),
+        )
         yield html.escape(self.value)
         data = self.value.encode("utf-8", "surrogatepass")
         yield from (data.hex(), data.hex().upper())

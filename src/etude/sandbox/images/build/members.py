@@ -103,8 +103,12 @@ def members_of_tar(archive: tarfile.TarFile, name: str) -> Iterator[Member]:
 
 def _opener(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Callable[[], IO[bytes]]:
     def open_member() -> IO[bytes]:
-        file = archive.extractfile(info)
-        assert file is not None
+        try:
+            file = archive.extractfile(info)
+        except (KeyError, RecursionError):  # A link to nothing, or to itself.
+            file = None
+        if file is None:
+            raise ValueError(f"{info.name} is a hard link to {info.linkname}, which is no file of the archive")
         return file
 
     return open_member
