@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import mmap
 import os
 import pickle
@@ -148,6 +149,7 @@ def _work(
     code = 1
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        faulthandler.disable()
         os.close(reading)
         os.setpgid(0, 0)
 

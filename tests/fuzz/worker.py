@@ -40,6 +40,7 @@ class Progress:
     """Steps from line to line of the watched modules that were reached."""
     outcomes: Counter[str] = field(default_factory=Counter)
     worst_seconds: float = 0.0
+    """CPU time of the slowest input that was measured. Others took less than twice as long."""
     worst_bytes: int = 0
     breaks: list[Break] = field(default_factory=list)
 
@@ -84,11 +85,12 @@ class Worker:
         with self._lines.collect():
             broken, outcome, usage = self._once(data, _TRACED)
         slow = broken is not None and broken[0] != "exception"
-        if slow or usage.seconds > self.target.seconds or usage.bytes > self.target.megabytes << 20:
-            # Collecting the lines takes time too, and what the allocator keeps may belong to earlier inputs.
-            broken, outcome, usage = self._once(data, 1.0)
+        # Collecting the lines takes time too, and what the allocator keeps may belong to earlier inputs.
+        if slow or usage.seconds > 2 * progress.worst_seconds or usage.bytes > self.target.megabytes << 20:
+            again, outcome, usage = self._once(data, 1.0)
+            broken = again or (None if slow else broken)
+            progress.worst_seconds = max(progress.worst_seconds, usage.seconds)
         progress.inputs += 1
-        progress.worst_seconds = max(progress.worst_seconds, usage.seconds)
         progress.worst_bytes = max(progress.worst_bytes, usage.bytes)
         progress.steps = len(self._lines)
         if broken is None and usage.bytes > self.target.megabytes << 20:

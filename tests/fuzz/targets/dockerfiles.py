@@ -30,7 +30,7 @@ def _run(data: bytes) -> str:
             for instruction in stage.instructions:
                 state = _applied(state, instruction.action, plan.defaults)
     except (ImageError, ValueError) as error:
-        return kind_of(error)
+        return kind_of(ValueError(str(error).rpartition(": ")[2]))
     size = sum(len(name) + len(value) for name, value in state.config.env)
     assert size <= len(data) + (1 << 18), "the variables have no bound"
     return f"{min(len(plan.needed), 3)} stages"

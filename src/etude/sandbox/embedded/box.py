@@ -19,7 +19,7 @@ from etude.sandbox.embedded.zygote_client import ZygoteClient
 from etude.sandbox.images.image import Image
 from etude.sandbox.images.room import NO_ROOM, no_room
 from etude.sandbox.images.store import ImageStore, Lease
-from etude.sandbox.inside.rootfs import IMAGE
+from etude.sandbox.inside.kernel import IMAGE
 from etude.sandbox.served.box import ServedBox
 from etude.sandbox.served.channel import ANSWER_SECONDS, Channel
 

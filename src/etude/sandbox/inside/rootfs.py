@@ -19,9 +19,6 @@ from etude.sandbox.inside.zygote_root import ZygoteSettings
 
 SEAL = "seal"
 """The step that fails if a process has a file open for writing, so that the box's files cannot be made read-only."""
-IMAGE = "the image's"
-"""Start of the name of a failed step that is the image's fault, such as "the image's /proc": a box needs a folder
-there, but the image has something else."""
 _HOSTS_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO}
 """Errors in making a folder that say nothing about the image in which it is made."""
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -110,7 +107,7 @@ def _open_mount_point(root: int, target: str) -> int:
     try:
         return kernel.openat2(root, target, _PATH, 0, kernel.RESOLVE_IN_ROOT | kernel.RESOLVE_NO_SYMLINKS)
     except OSError as error:
-        raise kernel.StepFailed(f"{IMAGE} /{target}", error.errno or 0) from error
+        raise kernel.StepFailed(f"{kernel.IMAGE} /{target}", error.errno or 0) from error
 
 
 def _make_folder(root: int, path: str, owner: int | None) -> None:
@@ -124,7 +121,7 @@ def _make_folder(root: int, path: str, owner: int | None) -> None:
         except OSError as error:
             if error.errno in _HOSTS_ERRORS:
                 raise
-            raise kernel.StepFailed(f"{IMAGE} /{folder}", error.errno or 0) from error
+            raise kernel.StepFailed(f"{kernel.IMAGE} /{folder}", error.errno or 0) from error
 
 
 def _make_missing(root: int, parts: list[str], owner: int | None) -> None:

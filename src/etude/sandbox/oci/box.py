@@ -8,7 +8,8 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from etude.sandbox.contract import Box, BoxSpec, BoxStats, RequestRefused, SandboxLost, SandboxUnavailable
+from etude.sandbox.contract import Box, BoxSpec, BoxStats, ImageError, RequestRefused, SandboxLost, SandboxUnavailable
+from etude.sandbox.inside.kernel import IMAGE
 from etude.sandbox.oci.api import Engine
 from etude.sandbox.oci.attachment import Attachment
 from etude.sandbox.oci.images import EngineImage
@@ -77,6 +78,8 @@ class OciBox(ServedBox):
         step, error = answer.get("step", "lost"), answer.get("error", "its process ended while it was being made")
         if step == "user":
             raise RequestRefused(f"box {self.id}: {error}")
+        if step.startswith(IMAGE):
+            raise ImageError(f"image {self.spec.image}: {error}; a box needs a folder there: remove what the image has")
         if step != "lost":
             raise SandboxUnavailable(
                 f"a container cannot be made into a box here ({step}: {error}); its init needs a user namespace: see "
