@@ -106,9 +106,9 @@ def seeds_of(target: Target, seeds: Path = SEEDS) -> list[bytes]:
 
 def keep_breaks(target: Target, progress: Progress, seeds: Path = SEEDS) -> list[Path]:
     """Write the inputs that broke the target to its seeds. Return their paths, in the order of the breaks."""
-    (seeds / target.name).mkdir(parents=True, exist_ok=True)
     paths = []
     for broken in progress.breaks:
+        (seeds / target.name).mkdir(parents=True, exist_ok=True)
         paths.append(seeds / target.name / f"{broken.kind}-{name_of(broken.data)}")
         paths[-1].write_bytes(broken.data)
     return paths
