@@ -141,7 +141,7 @@ _STREAMS = st.lists(st.builds(_message, _FIRST, _HOST, st.lists(_FIELDS, max_siz
 
 def _examples() -> list[bytes]:
     return [
-        b"GET /some/path HTTP/1.1\r\nHost: index.example\r\nAccept: */*\r\nCookie: a=b\r\nConnection: keep-alive\r\n\r\n",
+        b"GET /a/b HTTP/1.1\r\nHost: index.example\r\nAccept: */*\r\nCookie: a=b\r\nConnection: keep-alive\r\n\r\n",
         b"POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
