@@ -3,12 +3,12 @@ PY := .venv/bin/python
 RECIPE ?= recipes/tiny.toml
 SLACK ?= 1
 # Tests start thousands of processes: what these import is compiled once, also where the environment says otherwise.
-test test-full soak smoke: export PYTHONDONTWRITEBYTECODE :=
+test test-full soak smoke fuzz: export PYTHONDONTWRITEBYTECODE :=
 # More workers than the least number of cores, since tests wait for a fifth of their time, and slow ones for more. Files
 # in their order: sorted by how many tests they have, those with a single long one would come last.
 PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup tools quickstart test test-full test-times soak mutants lint smoke fresh bench compare results claims gpu gpu-record clean
+.PHONY: setup tools quickstart test test-full test-times soak fuzz mutants lint smoke fresh bench compare results claims gpu gpu-record clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -36,6 +36,9 @@ test-times: setup         ## the slowest tests of the last runs; fails above 20 
 
 soak: setup tools         ## make soak [ROOM=sandbox]: what is exhaustive, hours in all; its results go to docs/soak.md
 	@$(PY) scripts/soak.py $(ROOM)
+
+fuzz: setup               ## make fuzz [TARGET=tar] [SECONDS=600]: hostile bytes for every parser, five hours in all; exit code 1 at a break
+	@$(PY) scripts/fuzz.py $(TARGET) --seconds $(or $(SECONDS),600)
 
 mutants: setup tools      ## make mutants [N=300] [SEED=2026]: faults made in the source that no test notices, hours in all
 	@$(PY) scripts/mutants.py --number $(or $(N),300) --seed $(or $(SEED),2026)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import os
 import re
 import subprocess
@@ -11,8 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.sandbox.images.build.patterns import Ignored, compile_pattern
-from etude.sandbox.images.build.variables import expand, expand_document, split_words
+from etude.sandbox import ImageError
+from etude.sandbox.images.build import patterns
+from etude.sandbox.images.build.dockerfile import parse_dockerfile
+from etude.sandbox.images.build.instructions import Arg, Env
+from etude.sandbox.images.build.patterns import Glob, Ignored
+from etude.sandbox.images.build.plan import make_plan
+from etude.sandbox.images.build.settings import StageState, apply_setting, declare
+from etude.sandbox.images.build.variables import _trimmed, expand, expand_document, split_words
+from etude.sandbox.images.image import HOST, Image
 
 KNOWN = {"a": "one", "b": "two words", "empty": "", "path": "/usr/lib/x.tar.gz", "_1": "under"}
 
@@ -124,7 +132,7 @@ def reference(pattern: str, text: str) -> bool:
 @given(st.text(st.sampled_from("ab*?/."), max_size=6), st.text(st.sampled_from("ab/."), max_size=6))
 @settings(max_examples=300)
 def test_patterns_within_names(pattern: str, text: str) -> None:
-    assert bool(compile_pattern(pattern).fullmatch(text)) == reference(pattern, text)
+    assert Glob(pattern).matches(text) == reference(pattern, text)
 
 
 @pytest.mark.parametrize(
@@ -144,23 +152,121 @@ def test_patterns_within_names(pattern: str, text: str) -> None:
 def test_patterns_of_ignore_files(pattern: str, yes: list[str], no: list[str]) -> None:
     if not yes:
         with pytest.raises(ValueError, match="needs a"):
-            compile_pattern(pattern, across=True)
+            Glob(pattern, across=True)
         return
-    compiled = compile_pattern(pattern, across=True)
-    assert [text for text in [*yes, *no] if compiled.fullmatch(text)] == yes
+    compiled = Glob(pattern, across=True)
+    assert [text for text in [*yes, *no] if compiled.matches(text)] == yes
 
 
 @pytest.mark.parametrize("pattern", ["[", "[a", "[a-", "[c-a]", "a\\", "[\\", "[-a]"])
 def test_bad_patterns(pattern: str) -> None:
     with pytest.raises(ValueError, match="pattern"):
-        compile_pattern(pattern)
+        Glob(pattern)
 
 
 @given(st.text(), st.booleans())
 @settings(max_examples=300)
 def test_any_pattern_compiles_or_is_refused(pattern: str, across: bool) -> None:
     with contextlib.suppress(ValueError):
-        compile_pattern(pattern, across=across).fullmatch("a/b")
+        Glob(pattern, across=across).matches("a/b")
+
+
+@given(
+    st.text(st.sampled_from("ab*?[]!\\\n"), max_size=8),
+    st.text(st.sampled_from("ab[]!\\\n"), max_size=8),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=500)
+def test_what_is_cut_off(pattern: str, value: str, front: bool, greedy: bool) -> None:
+    """The shortest or longest prefix or suffix that fnmatch finds by trying all."""
+    cuts = range(len(value) + 1)
+    for cut in cuts if front != greedy else reversed(cuts):
+        if fnmatch.fnmatchcase(value[:cut] if front else value[cut:], pattern):
+            expected = value[cut:] if front else value[:cut]
+            break
+    else:
+        expected = value
+    assert _trimmed(value, pattern, front=front, greedy=greedy) == expected
+
+
+@pytest.mark.parametrize("operator", ["#", "##", "%", "%%"])
+def test_cutting_off_takes_no_longer_than_the_text_is(operator: str) -> None:
+    for pattern in ("*a" * 50 + "b", "b" + "a*" * 50, "a" * 100 + "b", "*" * 100 + "b", "?" * 100 + "*b"):
+        value = "a" * 10_000
+        assert expand(f"${{x{operator}{pattern}}}", {"x": value}) == value
+    with pytest.raises(ValueError, match="would make it longer by more than"):
+        expand(f"${{x{operator}{'a' * 1000}}}", {"x": "a" * 10_000})
+
+
+@pytest.mark.parametrize("text", ["$a$a", "${a}${a}", "'$'${a:-x}${b:-$a$a}", "${b:-${b:-${b:-$a$a}}}"])
+def test_no_text_grows_without_end(text: str) -> None:
+    for grow in (expand, expand_document):
+        with pytest.raises(ValueError, match="would make it longer by more than 131072 characters"):
+            grow(text, {"a": "x" * 100_000})
+
+
+@pytest.mark.parametrize(
+    "start", ["ARG a=xxxxxxxx\n{}FROM host\n", "FROM host\nARG a=xxxxxxxx\n{}", "FROM host\nENV a=xxxxxxxx\n{}"]
+)
+@pytest.mark.parametrize("line", ["{0} a=$a$a\n", "{0} a=${{a:+$a$a}}\n", "{0} b{1}=$a a=$a$a\n"])
+def test_no_dockerfile_grows_without_end(start: str, line: str) -> None:
+    """A few lines would have taken all memory of the host."""
+    kind = "ENV" if "ENV" in start else "ARG"
+    text = start.format("".join(line.format(kind, number) for number in range(60)))
+    with pytest.raises((ImageError, ValueError), match="would"):
+        states_of(text)
+
+
+def states_of(text: str) -> list[StageState]:
+    """The state of each stage after its ARGs and settings."""
+    plan = make_plan(parse_dockerfile(text), "", {})
+    states = []
+    for stage in plan.needed:
+        state = StageState(Image(HOST, ()), plan.dockerfile.escape)
+        for instruction in stage.instructions:
+            if isinstance(instruction.action, Arg):
+                state = declare(state, instruction.action, {}, plan.defaults)
+            elif isinstance(instruction.action, Env):
+                state = apply_setting(state, instruction.action)
+        states.append(state)
+    return states
+
+
+def test_a_dockerfile_has_bounds() -> None:
+    with pytest.raises(ImageError, match="Dockerfile:1001: more than 1000 instructions"):
+        parse_dockerfile("FROM host\n" + "USER agent\n" * 1000)
+    with pytest.raises(ImageError, match="251 variables; at most 250 are possible"):
+        parse_dockerfile("FROM host\nENV " + " ".join(f"a{number}=" for number in range(251)))
+    with pytest.raises(ValueError, match="more than 4096 variables"):
+        states_of("FROM host\n" + "".join(f"ARG {' '.join(f'a{n}_{m}=' for m in range(250))}\n" for n in range(20)))
+
+
+@given(st.text(st.sampled_from("ab*?/."), max_size=12), st.text(st.sampled_from("ab/.\n"), max_size=12))
+@settings(max_examples=300)
+def test_many_wildcards_mean_the_same_as_few(pattern: str, text: str) -> None:
+    """A pattern with more than a few is not matched by an expression."""
+    expression = "".join(patterns._tokens(pattern, across=True))
+    glob = Glob(pattern, across=True)
+    glob._expression = None
+    assert glob.matches(text) == (re.fullmatch(expression, text, re.DOTALL) is not None)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["*a" * 30 + "b", "**/a" * 30 + "/b", "a**" * 30 + "b", "*/" * 30, "[ab]*" * 30 + "c"]
+)
+def test_no_pattern_takes_long(pattern: str) -> None:
+    """Trying all ways to share the text among the wildcards takes longer than this test may."""
+    for text in ("a" * 4000, "a/" * 2000, "ab" * 2000 + "/"):
+        assert not Glob(pattern, across=True).matches(text)
+
+
+def test_patterns_have_bounds() -> None:
+    for pattern in ("a*" * 65, "a" * 4097):
+        with pytest.raises(ValueError, match="has more than"):
+            Glob(pattern)
+    with pytest.raises(ValueError, match="line 1001: more than 1000 patterns"):
+        Ignored.from_text("a\n" * 1001)
 
 
 def test_ignore_files() -> None:

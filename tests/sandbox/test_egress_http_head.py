@@ -176,3 +176,15 @@ def test_no_field_between_neighbours_gets_through(fields: list[tuple[str, str]])
     left = [key.lower().replace("_", "-") for key, _ in read.end_to_end(carries_credentials)]
     assert not [key for key in left if key.startswith("proxy-") or carries_credentials(key)]
     assert not {"host", "content-length", "transfer-encoding", "connection", "upgrade", "te"} & set(left)
+
+
+@pytest.mark.parametrize("value", ["{}\0", "{}a\0", "a{}a{}\0", "a{}a", "{}", ":{}:\0"])
+def test_a_field_is_read_in_linear_time(value: str) -> None:
+    """A value of 60,000 blanks kept an expression busy for days, and with it the owner's event loop."""
+    for blank in (" ", "\t", " \t"):
+        field = "x:" + value.replace("{}", blank * (30_000 // len(blank)))
+        if "\0" in value:
+            with pytest.raises(BadHead, match="no field"):
+                parse_request(request(field))
+        else:
+            assert parse_request(request(field)).all("x") == [field[2:].strip(" \t")]

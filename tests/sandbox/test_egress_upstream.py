@@ -16,43 +16,13 @@ from tests.sandbox.upstream_proxy import forget_proxies
 from etude.sandbox.egress import upstream
 from etude.sandbox.egress.authority import Authority
 from etude.sandbox.egress.dialing import Unreachable, dial
-from etude.sandbox.egress.upstream import CONNECT_SECONDS, Upstream, may_reach
+from etude.sandbox.egress.upstream import CONNECT_SECONDS, Upstream
 from etude.sandbox.inside.network import has_ipv6
 
 
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_proxies(monkeypatch)
-
-
-PRIVATE = [
-    *("127.0.0.1", "127.9.9.9", "10.0.0.1", "172.16.0.1", "192.168.1.1", "100.64.0.1", "198.18.0.1"),
-    *("::1", "fd00::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:7f00:1::"),
-]
-NEVER = [
-    *("169.254.169.254", "224.0.0.1", "0.0.0.0", "255.255.255.255", "240.0.0.1"),
-    *("fe80::1", "fe80::1%eth0", "ff02::1", "::", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe"),
-]
-
-
-@pytest.mark.parametrize("address", [*PRIVATE, *NEVER])
-def test_kept_from_boxes(address: str) -> None:
-    assert not may_reach(address, private=False)
-
-
-@pytest.mark.parametrize("address", NEVER)
-def test_kept_from_boxes_whatever_the_policy(address: str) -> None:
-    assert not may_reach(address, private=True)
-
-
-@pytest.mark.parametrize("address", ["10.0.0.1", "127.0.0.1", "192.168.1.1", "::1", "fd00::1", "::ffff:10.0.0.1"])
-def test_open_to_boxes_where_the_policy_says_so(address: str) -> None:
-    assert may_reach(address, private=True)
-
-
-@pytest.mark.parametrize("address", ["1.1.1.1", "151.101.0.223", "2606:4700::1111", "64:ff9b::101:101"])
-def test_public(address: str) -> None:
-    assert may_reach(address, private=False)
 
 
 @in_loop

@@ -237,14 +237,36 @@ async def test_box_ids_are_nobody_on_the_host(sandboxes: EmbeddedSandboxes) -> N
         await running
 
 
+@pytest.mark.parametrize(
+    ("place", "goal"),
+    [
+        ("proc", "bin"),
+        ("proc", "nowhere"),
+        ("proc", "proc"),
+        ("proc", "/"),
+        ("dev", "nowhere"),
+        ("dev", ""),
+        ("proc", ""),
+        ("work", "nowhere"),
+        ("work", "work"),
+        ("work", "bin/program"),
+    ],
+)
 @in_loop
-async def test_an_image_with_a_link_where_a_box_needs_a_folder(sandboxes: EmbeddedSandboxes, tmp_path: Path) -> None:
+async def test_an_image_with_something_else_where_a_box_needs_a_folder(
+    sandboxes: EmbeddedSandboxes, tmp_path: Path, place: str, goal: str
+) -> None:
+    """A link to a folder, to nothing, to itself, to the root or to a file; or (no goal) a file."""
     root = tmp_path / "root"
     (root / "bin").mkdir(parents=True)
-    (root / "proc").symlink_to("bin")
+    (root / "bin/program").touch()
+    if goal:
+        (root / place).symlink_to(goal)
+    else:
+        (root / place).touch()
     image = await sandboxes.import_image(root)
-    with pytest.raises(ImageError, match="/proc"):
-        await sandboxes.create(BoxSpec(image))
+    with pytest.raises(ImageError, match=f"the image's /{place}"):
+        await sandboxes.create(BoxSpec(image, workdir="/work/below"))
     assert (await (await sandboxes.create(BoxSpec("host"))).exec("true", timeout=5)).code == 0
 
 

@@ -280,3 +280,16 @@ def test_names_of_chains_are_those_of_the_format() -> None:
     first, second = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
     chain = hashlib.sha256(f"{first} {second}".encode()).hexdigest()
     assert chain_names([first, second]) == ["1" * 64, chain]
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE])
+@pytest.mark.parametrize("time", ["inf", "-inf", "nan", "1e300", "-1e300", "9" * 40, str(2**41)])
+def test_a_time_that_no_file_can_have(tmp_path: Path, kind: bytes, time: str) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("a")
+        info.type, info.linkname, info.pax_headers = kind, "b", {"mtime": time}
+        tar.addfile(info)
+    unpacker = Unpacker("x", tmp_path / "layer", Stack(()), None)
+    with pytest.raises(ImageError, match=r"layer x: member 'a' was modified at .*, which is no time"):
+        unpack_stream(io.BytesIO(buffer.getvalue()), unpacker, quiet)

@@ -333,3 +333,20 @@ class TestEnds:
         hog = await box.exec(["python", "-c", code], timeout=30)
         assert hog.code != 0
         assert b"all" not in hog.stdout
+
+
+@pytest.mark.parametrize("goal", ["nowhere", "work", "bin/program"])
+@in_loop
+async def test_an_image_with_something_else_where_a_box_needs_a_folder(
+    sandboxes: OciSandboxes, tmp_path: Path, goal: str
+) -> None:
+    root = tmp_path / "root"
+    (root / "bin").mkdir(parents=True)
+    (root / "bin/program").touch()
+    (root / "work").symlink_to(goal)
+    image = await sandboxes.import_image(root)
+    try:
+        with pytest.raises(ImageError, match="a box needs a folder there"):
+            await sandboxes.create(BoxSpec(image, workdir="/work/below"))
+    finally:
+        await sandboxes.close()

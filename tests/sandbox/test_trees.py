@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.contract.sandbox.support import in_loop
 
 from etude.sandbox import BoxSpec, EmbeddedSandboxes, Feature, RequestRefused
+from etude.sandbox.images.build.members import members_of_tar
 from etude.sandbox.tars import Member, Tar, pack
 
 steps = st.sampled_from(["a", "b", "c", ".", "..", "", "long" * 70, "odd\udcff"])
@@ -129,3 +130,14 @@ async def test_owners_are_the_tars_where_the_images_user_is_root(sandboxes: Embe
     bad = sandboxes.store.record(replace(image, config=replace(image.config, user="nosuchuser")))
     with pytest.raises(RequestRefused, match="no user"):
         await sandboxes.create(BoxSpec(bad))
+
+
+def test_a_sparse_file_is_refused() -> None:
+    """1,536 bytes would stand for any number of zeros, all of them in memory at once."""
+    info = tarfile.TarInfo("a")
+    info.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(1 << 27), "GNU.sparse.name": "a"}
+    data = info.tobuf(tarfile.PAX_FORMAT) + bytes(1024)
+    with pytest.raises(RequestRefused, match="a is a sparse file"):
+        Tar(data, max_bytes=1 << 30, max_files=10)
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive, pytest.raises(ValueError, match="a is a sparse file"):
+        list(members_of_tar(archive, "x.tar"))

@@ -82,3 +82,10 @@ def test_bounds_on_the_whole_diff() -> None:
         apply_diff({}, many, Bounds(files=3))
     with pytest.raises(DiffError, match="larger than 20 bytes"):
         apply_diff({}, many, Bounds(diff_bytes=20))
+
+
+@pytest.mark.parametrize("names", [" b/" * 80_000, "a" * 250_000, " " * 250_000, "b/" * 120_000])
+def test_a_header_is_read_in_linear_time(names: str) -> None:
+    """Looking for the place where two equal names meet took minutes."""
+    with pytest.raises(DiffError):
+        apply_diff({}, f"diff --git a/{names}\n")

@@ -15,6 +15,9 @@ from dataclasses import dataclass, replace
 from etude.sandbox.contract import RequestRefused
 
 MAX_ID = 65535
+_KINDS = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE}
+_ENTRY = (str, str, int, int, int, int, int, str)
+"""Types of the fields of an entry, in order."""
 _LONGEST_NAME, _LONGEST_STEP = 4000, 255
 _BROKEN = (tarfile.TarError, ValueError, OverflowError, EOFError, OSError, RecursionError)
 
@@ -38,6 +41,16 @@ class Member:
 
     def entry(self) -> list[str | int]:
         return [self.name, self.kind, self.mode, self.uid, self.gid, self.modified, self.size, self.goal]
+
+    @classmethod
+    def of_entry(cls, entry: object) -> Member:
+        """Return the member of an entry that a box sent. Raise ValueError if it is none."""
+        if not isinstance(entry, list) or tuple(map(type, entry)) != _ENTRY:
+            raise ValueError("an entry that is no member of a tar")
+        member = cls(*entry)
+        if member.kind not in _KINDS or member.size < 0 or (member.size and member.kind != "file"):
+            raise ValueError(f"a member of kind {member.kind!r} with {member.size} bytes")
+        return member
 
 
 class Tar:
@@ -129,6 +142,9 @@ def _member(info: tarfile.TarInfo) -> Member | None:
         if not 0 <= number <= MAX_ID:
             raise RequestRefused(f"{name} belongs to {kind} {number}; ids go from 0 to {MAX_ID}")
     facts = (info.mode & 0o7777, info.uid, info.gid, max(0, min(int(info.mtime), 2**40)))
+    if info.sparse is not None:
+        # A few bytes of such a member stand for any number of zeros.
+        raise RequestRefused(f"{name} is a sparse file; only files with all their bytes can be written")
     if info.isreg():
         return Member(name, "file", *facts, size=info.size, source=info)
     if info.isdir():
@@ -173,13 +189,15 @@ def _require_same_kind(member: Member, kinds: dict[str, str]) -> None:
 
 
 def pack(members: list[Member], contents: bytes | bytearray) -> bytes:
-    """Make a tar of these members. `contents` holds the contents of all files, joined in order."""
-    kinds = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE}
+    """Make a tar of these members. `contents` holds the contents of all files, joined in order. Raise ValueError if it
+    has another size than the members, or a member cannot be in a tar."""
+    if sum(member.size for member in members) != len(contents):
+        raise ValueError(f"{len(contents)} bytes of content for members of another size")
     target, view = io.BytesIO(), memoryview(contents)
     with tarfile.open(fileobj=target, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as archive:
         for member in members:
             info = tarfile.TarInfo(member.name)
-            info.type, info.linkname, info.size = kinds[member.kind], member.goal, member.size
+            info.type, info.linkname, info.size = _KINDS[member.kind], member.goal, member.size
             info.mode, info.uid, info.gid, info.mtime = member.mode, member.uid, member.gid, member.modified
             archive.addfile(info, io.BytesIO(view[: member.size]))
             view = view[member.size :]

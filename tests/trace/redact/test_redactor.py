@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -88,3 +90,69 @@ def test_who_and_where_the_user_is(monkeypatch: pytest.MonkeyPatch, tmp_path: ob
         "[redacted:user-1]@[redacted:host-1]:[redacted:home-1]/x /srv/people/adam canada [redacted:env-1] vim-or-so "
         "[redacted:env-2] /tmp/agent.1"
     )
+
+
+SECRET = "x7Kd93mQ/B2nL+pR5t"
+
+
+@pytest.mark.parametrize("before", ["", "u", "ab", "user:", "a much longer text before it: "])
+@pytest.mark.parametrize("behind", ["", "\n", "@host", "\0\0\0"])
+@pytest.mark.parametrize("alphabet", [base64.b64encode, base64.urlsafe_b64encode, base64.encodebytes])
+def test_a_secret_within_a_text_in_base64(before: str, behind: str, alphabet: Callable[[bytes], bytes]) -> None:
+    spelled = alphabet(f"{before}{SECRET}{behind}".encode()).decode()
+    cleaned = Redactor([Known("env", SECRET)]).redact(f"data {spelled}.")
+    left = re.sub(r"\[redacted:env-1\]|\s", "", cleaned.removeprefix("data ")).rstrip(".=")
+    told = "".join(spelled.split()).rstrip("=")
+    assert "[redacted:env-1]" in cleaned
+    assert len(told) - len(left) >= len(SECRET) * 4 // 3 - 2, "at most a part of a character is left on each side"
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        SECRET.encode().hex(),
+        SECRET.encode().hex().upper(),
+        SECRET.encode().hex(" "),
+        SECRET.encode().hex(":"),
+        SECRET.encode().hex(" ", 2),
+        "".join(f"\\x{byte:02x}" for byte in SECRET.encode()),
+        ", ".join(f"0x{byte:02X}" for byte in SECRET.encode()),
+        SECRET.replace("/", "%2f").replace("+", "%2b"),
+    ],
+)
+def test_a_secret_in_other_digits(spelled: str) -> None:
+    cleaned = Redactor([Known("env", SECRET)]).redact(f"<{spelled}>")
+    assert re.fullmatch(r"<(\\x|0x)?\[redacted:env-1\]>", cleaned), cleaned
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        *(
+            "\n    ",
+            "\n\t",
+            " \n  ",
+            "\r\n  ",
+            "\n+    ",
+            "\n-\t",
+            "\\n    ",
+            "\\n\\t",
+            " \\\n  ",
+            "\n  12\t",
+            "\n     7: ",
+        ),
+        *('"\n    "', "' +\n  '", '" + "', "' '", '\\"\\n    \\"', '",\n+  "', "' . '", "'\n+    f'", "\\\n"),
+    ],
+)
+def test_a_secret_in_pieces(between: str) -> None:
+    """As in an indented text, a numbered listing, or a program that joins them."""
+    for cut in (1, 8, len(SECRET) - 1):
+        cleaned = Redactor([Known("env", SECRET)]).redact(f'key = "{SECRET[:cut]}{between}{SECRET[cut:]}" # ok')
+        assert cleaned == 'key = "[redacted:env-1]" # ok'
+
+
+def test_what_splits_a_secret_is_found_in_linear_time() -> None:
+    """Anything slower would take hours here, and the test's own deadline ends it."""
+    redactor = Redactor([Known("env", SECRET)])
+    for piece in (" ", "\t", "'", "' ", "\\n", "\\", "+ ", "0x", "\n ", "1", '" + "'):
+        assert len(redactor.redact(piece * (100_000 // len(piece)))) > 0

@@ -17,7 +17,8 @@ _MOST_FIELDS = 200
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _REQUEST = re.compile(rb"(%b) ([\x21-\x7e\x80-\xff]+) HTTP/1\.([01])" % _TOKEN)
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: ([\t\x20-\x7e\x80-\xff]*))?")
-_FIELD = re.compile(rb"(%b):[ \t]*([\t\x20-\x7e\x80-\xff]*?)[ \t]*" % _TOKEN)
+_NAME, _VALUE = re.compile(_TOKEN), re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+"""Of a field. The blanks around a value are stripped apart from them: an expression for both would not be linear."""
 _LENGTH = re.compile(r"[0-9]{1,18}")
 # Fields for the next hop only; they are never forwarded.
 _HOP_BY_HOP = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
@@ -189,8 +190,8 @@ def _split(data: bytes) -> tuple[bytes, Fields]:
         raise BadHead(f"more than {_MOST_FIELDS} fields", 431)
     fields = []
     for line in lines[1:]:
-        match = _FIELD.fullmatch(line)
-        if match is None:
+        name, colon, value = line.partition(b":")
+        if not (colon and _NAME.fullmatch(name) and _VALUE.fullmatch(value)):
             raise BadHead(f"no field of HTTP/1.1: {line[:80]!r}")
-        fields.append((match[1].decode(), match[2].decode("latin-1")))
+        fields.append((name.decode(), value.strip(b" \t").decode("latin-1")))
     return lines[0], fields

@@ -9,7 +9,6 @@ and decides what can be reached. It passes TLS on unread, and the certificates o
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import ssl
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from etude.sandbox.egress.addresses import may_reach
 from etude.sandbox.egress.dialing import (
     LOGIN_WANTED,
     TUNNEL_OPEN,
@@ -32,7 +32,6 @@ from etude.sandbox.egress.http_head import MAX_HEAD
 from etude.sandbox.proxies import Proxies, UpstreamProxy
 
 CONNECT_SECONDS = 15.0
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 class UpstreamConnection(NamedTuple):
@@ -142,18 +141,3 @@ async def _resolve(name: str, port: int) -> list[HostPort]:
         return await resolve(f"{name}." if "." in name else name, port)
     except OSError as error:
         raise Unreachable(f"{name} has no address: {error}") from error
-
-
-def may_reach(text: str, *, private: bool) -> bool:
-    """Whether boxes may reach this IP address. Public addresses are allowed; with `private`, also those of this host
-    and its networks. Link-local addresses, where clouds serve credentials, are never allowed."""
-    address = ipaddress.ip_address(text.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour or (address.teredo and address.teredo[1])
-        if inner is None and address in _NAT64:
-            inner = ipaddress.IPv4Address(address.packed[-4:])
-        address = inner or address
-    reserved = isinstance(address, ipaddress.IPv4Address) and address.is_reserved  # Includes broadcast.
-    if address.is_multicast or address.is_link_local or address.is_unspecified or reserved:
-        return False
-    return address.is_global or (private and (address.is_private or address.is_loopback))

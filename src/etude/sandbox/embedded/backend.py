@@ -29,6 +29,7 @@ from etude.sandbox.embedded.zygote_client import ZygoteClient
 from etude.sandbox.images import build, importing, registry
 from etude.sandbox.images.host_base import build_bases
 from etude.sandbox.images.image import HOST, Image
+from etude.sandbox.images.room import full_disk_as_error
 from etude.sandbox.images.spreading import spread_trees
 from etude.sandbox.images.stack import Stack
 from etude.sandbox.images.store import ImageStore, Lease, check_workdir, remove_store
@@ -61,7 +62,8 @@ class EmbeddedSandboxes:
         self._upstream = upstream or Upstream()
         self._egress: EgressGate | None = None
         try:
-            self._zygote = self._start_zygote()
+            with full_disk_as_error(self.store.root):
+                self._zygote = self._start_zygote()
         except BaseException:
             self.store.close()
             if self.cgroups is not None:
@@ -163,7 +165,8 @@ class EmbeddedSandboxes:
         door = None
         if spec.egress.allow:
             try:
-                door, lease = self._open_egress(spec.egress, identity, image, lease)
+                with full_disk_as_error(self.store.root):
+                    door, lease = self._open_egress(spec.egress, identity, image, lease)
             except BaseException:
                 lease.release()
                 raise

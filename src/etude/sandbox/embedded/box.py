@@ -17,8 +17,9 @@ from etude.sandbox.embedded.cgroups import BoxCgroup
 from etude.sandbox.embedded.probe import advice
 from etude.sandbox.embedded.zygote_client import ZygoteClient
 from etude.sandbox.images.image import Image
+from etude.sandbox.images.room import NO_ROOM, no_room
 from etude.sandbox.images.store import ImageStore, Lease
-from etude.sandbox.inside.rootfs import IMAGE
+from etude.sandbox.inside.kernel import IMAGE
 from etude.sandbox.served.box import ServedBox
 from etude.sandbox.served.channel import ANSWER_SECONDS, Channel
 
@@ -84,6 +85,8 @@ class EmbeddedBox(ServedBox):
         if answer.get("ready"):
             return
         step, error = answer.get("step", "lost"), answer.get("error", "its process ended while it was being made")
+        if answer.get("number") in NO_ROOM:
+            raise no_room(self.backend.store.root)
         if step == "user":
             raise RequestRefused(f"box {self.id}: {error}")
         if step.startswith(IMAGE):
@@ -106,7 +109,10 @@ class EmbeddedBox(ServedBox):
     async def rehearse(self) -> list[str] | None:
         """Return the files that the frozen processes map shared, or None if the processes cannot get another root."""
         answer, _ = await self._ask({"op": "rehearse"})
-        return answer.get("shared")
+        shared = answer.get("shared")
+        if shared is not None and not (isinstance(shared, list) and all(isinstance(path, str) for path in shared)):
+            raise self._channel.misbehaved("rehearse")
+        return shared
 
     # -- the end
 

@@ -140,7 +140,10 @@ def damage_as_image_error(what: str) -> Iterator[None]:
     """Convert exceptions that a damaged archive causes in this block to an ImageError. `what` names the archive."""
     try:
         yield
-    except _DAMAGE as error:
+    except (*_DAMAGE, OSError) as error:
+        # Without a number, an OSError is not the kernel's: bz2 raises it for damaged data.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise ImageError(f"{what} is damaged ({error}); fetch or make it again") from error
 
 

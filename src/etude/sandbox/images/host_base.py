@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from etude.sandbox.images.image import EMPTY, HOST
+from etude.sandbox.images.room import full_disk_as_error
 from etude.sandbox.inside.users import USERS
 from etude.sandbox.inside.zygote_root import HOSTNAME
 
@@ -102,7 +103,12 @@ def _made_once(store: Path, facts: tuple[object, ...], make: Callable[[Path], No
     if not folder.is_dir():
         fresh = store / "base" / f".{digest}.{os.getpid()}"
         shutil.rmtree(fresh, ignore_errors=True)
-        make(fresh)
+        try:
+            with full_disk_as_error(store):
+                make(fresh)
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
         try:
             fresh.rename(folder)
         except (

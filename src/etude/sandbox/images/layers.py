@@ -25,7 +25,7 @@ from etude.sandbox.images.stack import Stack, make_opaque, make_whiteout
 FIXED_TIME = 946_684_800
 """Modification time of generated or copied files (the year 2000), fixed so that boxes are the same every time."""
 _WHITEOUT, _RESERVED, _OPAQUE_MARK = ".wh.", ".wh..wh.", ".wh..wh..opq"
-_CHUNK, _DEPTH, _IDS = 1 << 20, 256, 1 << 31
+_CHUNK, _DEPTH, _IDS, _FAR = 1 << 20, 256, 1 << 31, 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,8 @@ class Unpacker:
         elif info.islnk():
             self._link(info, goal)
         elif info.issym():
+            if not info.linkname:
+                raise self._refusal(info.name, "is a link to nothing")
             goal.symlink_to(info.linkname)
             self._set_attributes(info, goal)
         elif info.isfifo():
@@ -234,10 +236,17 @@ class Unpacker:
         if not (0 <= info.uid < count and 0 <= info.gid < count):
             found = f"belongs to user {info.uid}, group {info.gid}"
             raise self._refusal(info.name, f"{found}; boxes have ids below {count}")
+        modified = self._time(info)
         self._chown(path_on_disk, info.uid, info.gid)
         if not info.issym():
             path_on_disk.chmod(self._mode(info))
-        os.utime(path_on_disk, (info.mtime, info.mtime), follow_symlinks=False)
+        os.utime(path_on_disk, (modified, modified), follow_symlinks=False)
+
+    def _time(self, info: tarfile.TarInfo) -> float:
+        """Return the member's modification time, or raise ImageError if no file can have it."""
+        if not abs(info.mtime) < _FAR:  # This also refuses what is not a number.
+            raise self._refusal(info.name, f"was modified at {info.mtime}, which is no time")
+        return info.mtime
 
     def _mode(self, info: tarfile.TarInfo) -> int:
         """Return the mode without set-uid and, for files, set-gid. In a store without an id range, folders get all

@@ -93,17 +93,19 @@ def choose(index: dict[str, Any], what: str) -> Blob:
     entries = [entry for entry in _list(index, "manifests", what) if isinstance(entry, dict)]
     found, fitting = [], []
     for entry in entries:
-        platform_entry = entry.get("platform") or {}
+        platform_entry, notes = entry.get("platform") or {}, entry.get("annotations") or {}
+        if not isinstance(platform_entry, dict) or not isinstance(notes, dict):
+            raise ImageError(f"{what}: expected objects as platform and annotations, found {str(entry)[:80]}")
         name = f"{platform_entry.get('os', 'linux')}/{platform_entry.get('architecture', MACHINE)}"
         found.append(name)
-        if name == f"linux/{MACHINE}" and "vnd.docker.reference.type" not in (entry.get("annotations") or {}):
-            fitting.append(entry)
+        if name == f"linux/{MACHINE}" and "vnd.docker.reference.type" not in notes:
+            fitting.append((_title(notes), blob_of(entry, what)))
     if not fitting:
         raise ImageError(f"{what}: expected an image for linux/{MACHINE}, found {', '.join(found) or 'none'}")
-    names = {_title(entry) for entry in fitting}
-    if len({entry.get("digest") for entry in fitting}) > 1 and len(names) > 1:
+    names = {title for title, _ in fitting}
+    if len({blob.digest for _, blob in fitting}) > 1 and len(names) > 1:
         raise ImageError(f"{what} holds {len(names)} images ({', '.join(sorted(names))}); save one alone")
-    return blob_of(fitting[0], what)
+    return fitting[0][1]
 
 
 def read_manifest(data: bytes, what: str) -> tuple[Blob, list[Blob]]:
@@ -159,8 +161,8 @@ def _texts(record: dict[str, Any], key: str, what: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _title(entry: dict[str, Any]) -> str:
-    notes = entry.get("annotations") or {}
+def _title(notes: dict[str, Any]) -> str:
+    """Return the name that the annotations of an image give it."""
     return str(notes.get("io.containerd.image.name") or notes.get("org.opencontainers.image.ref.name") or "unnamed")
 
 

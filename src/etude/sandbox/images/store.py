@@ -13,7 +13,6 @@ owner's process. All other files belong to the user who runs that process.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import os
@@ -22,12 +21,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from etude.sandbox.contract import DiskFull, ImageError, RequestRefused, SandboxLost
+from etude.sandbox.contract import ImageError, RequestRefused, SandboxLost
 from etude.sandbox.images.flatten import BackgroundJobs, merge_layers
 from etude.sandbox.images.ids import IdRange
 from etude.sandbox.images.image import HOST, Image
 from etude.sandbox.images.layers import FIXED_TIME
 from etude.sandbox.images.owners import disk_bytes, locked, remove_dead_owners, remove_tree
+from etude.sandbox.images.room import full_disk_as_error
 from etude.sandbox.images.spreading import spread_trees
 from etude.sandbox.images.store_process import StoreProcess, in_store_process
 from etude.sandbox.inside.users import USERS
@@ -81,13 +81,14 @@ class ImageStore:
         self._set_paths(root, ids, f"{os.getpid()}-{secrets.token_hex(4)}")
         self.process = StoreProcess(root, self.owner, ids) if ids and ids.subordinate else None
         try:
-            for folder in (root / "images", self.layers, root / "base", root / "owners"):
-                folder.mkdir(parents=True, exist_ok=True)
+            with full_disk_as_error(root):
+                for folder in (root / "images", self.layers, root / "base", root / "owners"):
+                    folder.mkdir(parents=True, exist_ok=True)
             root.chmod(0o700)
         except OSError as error:
             raise ImageError(f"{root} cannot be a store of images: {error.strerror}: {error.filename}") from error
         # Another process's cleanup must not run between making an owner's folder and locking it.
-        with locked(root / "lock"):
+        with full_disk_as_error(root), locked(root / "lock"):
             (self.scratch / "leases").mkdir(parents=True)
             spread_trees(self.scratch)
             self._lock = os.open(self.scratch / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -148,11 +149,8 @@ class ImageStore:
         """Yield a new path in the scratch folder. What lies there at the end of the block is removed."""
         path = self.scratch / f"{kind}-{secrets.token_hex(4)}"
         try:
-            yield path
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise DiskFull(f"no room in {self.root}; `etude sandbox images collect` frees what is not used") from error
+            with full_disk_as_error(self.root):
+                yield path
         finally:
             remove_tree(path)
 
@@ -307,7 +305,7 @@ class ImageStore:
 
     def lease(self, image: Image) -> Lease:
         """Lease the layers that a new box of this image would mount, and mark the image as used now."""
-        with locked(self.root / "leases", shared=True):
+        with full_disk_as_error(self.root), locked(self.root / "leases", shared=True):
             lease = self._hold(self.stack(image))
             with contextlib.suppress(FileNotFoundError):
                 os.utime(self.root / "images" / f"{image.id}.json")
@@ -318,13 +316,17 @@ class ImageStore:
 
     def hold(self, layers: Iterable[str]) -> Lease:
         """Keep layers from being removed until the lease ends: existing ones, or ones about to be made."""
-        with locked(self.root / "leases", shared=True):
+        with full_disk_as_error(self.root), locked(self.root / "leases", shared=True):
             return self._hold(tuple(layers))
 
     def _hold(self, layers: tuple[str, ...]) -> Lease:
         """Record that these layers are leased, and return the lease. The caller holds the lock on leases."""
         record = self.scratch / "leases" / secrets.token_hex(8)
-        record.write_text("\n".join(layers))
+        try:
+            record.write_text("\n".join(layers))
+        except OSError:
+            record.unlink(missing_ok=True)
+            raise
         folder = self.layers.relative_to(self.root)
         return Lease(layers, tuple(f"{folder}/{layer}" for layer in layers), record)
 

@@ -10,6 +10,7 @@ that belongs to the container.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -23,6 +24,8 @@ from etude.sandbox.inside import content, files, init, kernel, processes, seccom
 from etude.sandbox.inside.memory import MemoryEvents
 
 _FIRST_FREE = 10
+_NO_FOLDER = (errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""Errors in making a folder where the image has a file, a link to nothing, or a link to itself."""
 _MS_REMOUNT = 0x20
 _CLOSED = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 # Files of pid 1 that the kernel lets their owner open. The owner is the container's root, which may also be the box's
@@ -98,8 +101,14 @@ class ContainerInit(init.Init):
         with contextlib.suppress(files.Refused):  # The image lacks this user, which `super().serve()` reports.
             if not os.path.isdir(self.workdir):
                 owner = self.users.find("")
-                os.makedirs(self.workdir)
-                os.chown(self.workdir, owner.uid, owner.gid)
+                try:
+                    os.makedirs(self.workdir)
+                    os.chown(self.workdir, owner.uid, owner.gid)
+                except OSError as error:
+                    if error.errno not in _NO_FOLDER:
+                        raise
+                    self.send({"ready": False, "step": f"{kernel.IMAGE} {self.workdir}", "error": str(error)})
+                    return
         super().serve()
 
     def launch_of(self, header: wire.Header) -> spawn.Launch:

@@ -43,6 +43,11 @@ _libc = ctypes.PyDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
+IMAGE = "the image's"
+"""Start of the name of a failed step that is the image's fault, such as "the image's /proc": a box needs a folder
+there, but the image has something else."""
+
+
 class StepFailed(Exception):
     """A step of making a box failed. `step` is a stable name that embedded/probe.py turns into advice; `number` is the
     errno."""

@@ -8,6 +8,7 @@ processes of a mount namespace to the new root.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 
@@ -21,9 +22,8 @@ from etude.sandbox.inside.zygote_root import ZygoteSettings, show_ids
 CLOSE, SEAL = "close", "seal"
 """The steps that fail if a process has a file open for writing, so that the box's files cannot be made read-only: for a
 while, and for good."""
-IMAGE = "the image's"
-"""Start of the name of a failed step that is the image's fault, such as "the image's /proc": a box needs a folder
-there, but the image has something else."""
+_HOSTS_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO}
+"""Errors in making a folder that say nothing about the image in which it is made."""
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 _DEVICES, _PROC = "dev", "own"
 
@@ -141,24 +141,35 @@ def _open_mount_point(root: int, target: str) -> int:
     try:
         return kernel.openat2(root, target, _PATH, 0, kernel.RESOLVE_IN_ROOT | kernel.RESOLVE_NO_SYMLINKS)
     except OSError as error:
-        raise kernel.StepFailed(f"{IMAGE} /{target}", error.errno or 0) from error
+        raise kernel.StepFailed(f"{kernel.IMAGE} /{target}", error.errno or 0) from error
 
 
 def _make_folder(root: int, path: str, owner: int | None) -> None:
-    """Make the folder and its missing parents below `root`, out of which the image's links cannot lead."""
+    """Make the folder and its missing parents below `root`, out of which the image's links cannot lead. Raises
+    StepFailed if the image has something else there, such as a file or a link to nothing."""
     parts = [part for part in path.split("/") if part]
     for depth in range(1, len(parts) + 1):
         folder = "/".join(parts[:depth])
         try:
-            os.close(kernel.openat2(root, folder, os.O_PATH, 0, kernel.RESOLVE_IN_ROOT))
-        except FileNotFoundError:
-            above = kernel.openat2(root, "/".join(parts[: depth - 1]) or ".", _PATH, 0, kernel.RESOLVE_IN_ROOT)
-            try:
-                os.mkdir(parts[depth - 1], 0o755, dir_fd=above)
-                if owner is not None:
-                    os.chown(parts[depth - 1], owner, owner, dir_fd=above, follow_symlinks=False)
-            finally:
-                os.close(above)
+            _make_missing(root, parts[:depth], owner)
+        except OSError as error:
+            if error.errno in _HOSTS_ERRORS:
+                raise
+            raise kernel.StepFailed(f"{kernel.IMAGE} /{folder}", error.errno or 0) from error
+
+
+def _make_missing(root: int, parts: list[str], owner: int | None) -> None:
+    """Make a folder if nothing is there. `parts` are the names of its path; its parent exists."""
+    try:
+        os.close(kernel.openat2(root, "/".join(parts), os.O_PATH, 0, kernel.RESOLVE_IN_ROOT))
+    except FileNotFoundError:
+        above = kernel.openat2(root, "/".join(parts[:-1]) or ".", _PATH, 0, kernel.RESOLVE_IN_ROOT)
+        try:
+            os.mkdir(parts[-1], 0o755, dir_fd=above)
+            if owner is not None:
+                os.chown(parts[-1], owner, owner, dir_fd=above, follow_symlinks=False)
+        finally:
+            os.close(above)
 
 
 def holds(layer: str, path: str) -> bool:

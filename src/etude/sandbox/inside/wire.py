@@ -36,7 +36,8 @@ def printable(text: str) -> str:
 
 
 class BrokenFrame(Exception):
-    """The peer announces a frame of more than MAX_FRAME bytes. The connection cannot be used any more."""
+    """The peer announces a frame of more than MAX_FRAME bytes, or the header of a frame is no JSON object. The
+    connection cannot be used any more."""
 
 
 def head(header: Header, payload_size: int) -> bytes:
@@ -65,10 +66,20 @@ class Unpacker:
             end = LENGTHS.size + head + body
             if len(self._buffer) < end:
                 break
-            header = json.loads(bytes(self._buffer[LENGTHS.size : LENGTHS.size + head]))
+            header = _read(bytes(self._buffer[LENGTHS.size : LENGTHS.size + head]))
             frames.append((header, bytes(self._buffer[LENGTHS.size + head : end])))
             del self._buffer[:end]
         return frames
+
+
+def _read(encoded: bytes) -> Header:
+    try:
+        header = json.loads(encoded)
+    except (ValueError, RecursionError) as error:
+        raise BrokenFrame(f"a header that is no JSON: {encoded[:40]!r}") from error
+    if not isinstance(header, dict):
+        raise BrokenFrame(f"a header that is no JSON object: {encoded[:40]!r}")
+    return header
 
 
 class Sender:

@@ -130,7 +130,8 @@ class Zygote:
             )
             box.order(order, [passed[0], *cgroup_entries])
         except (OSError, kernel.StepFailed) as error:
-            self.send({"gone": name, "error": str(error), "step": getattr(error, "step", "cell")})
+            number = error.number if isinstance(error, kernel.StepFailed) else error.errno
+            self.send({"gone": name, "error": str(error), "step": getattr(error, "step", "cell"), "number": number})
             if self.boxes.pop(name, None) and isinstance(box, PreparedBox):
                 box.at_end = None
                 box.kill()

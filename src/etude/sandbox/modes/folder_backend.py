@@ -18,6 +18,7 @@ from etude.sandbox.contract import Box, BoxBusy, BoxSpec, Feature, ImageError, R
 from etude.sandbox.images.host_base import build_bases
 from etude.sandbox.images.image import HOST, Image
 from etude.sandbox.images.owners import remove_tree
+from etude.sandbox.images.room import full_disk_as_error
 from etude.sandbox.images.store import ImageStore, check_workdir
 from etude.sandbox.inside import content, seal, walk
 from etude.sandbox.modes.confinement import BoxFolder, Confinement
@@ -87,9 +88,10 @@ class FolderSandboxes:
             raise SandboxError("this backend is closed; open another")
         name = f"{self.store.owner}-{next(self._names)}"
         root = self.store.scratch / "boxes" / name
-        root.mkdir(parents=True)
         try:
-            await asyncio.to_thread(fill, root)
+            with full_disk_as_error(self.store.root):
+                root.mkdir(parents=True)
+                await asyncio.to_thread(fill, root)
         except BaseException:
             remove_tree(root)
             raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from etude.sandbox.contract import (
 from etude.sandbox.cpu_share import ShareMeter
 from etude.sandbox.images.host_base import SYSTEM
 from etude.sandbox.images.image import Image
+from etude.sandbox.images.room import NO_ROOM
 from etude.sandbox.inside import files, trees
 from etude.sandbox.inside.wire import printable
 from etude.sandbox.modes.confinement import BoxFolder, Confinement
@@ -222,7 +222,7 @@ class FolderBox:
         except files.Refused as refusal:
             raise RequestRefused(f"box {self.id}: {refusal}") from None
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in NO_ROOM:
                 raise DiskFull(f"box {self.id}: the host's disk is full") from error
             if error.errno in files.OF_THE_PATH:
                 raise RequestRefused(f"box {self.id}: {path[:200]}: {error.strerror}") from None

@@ -1,8 +1,8 @@
 """A connection to a container's standard streams: an HTTP connection that the engine upgrades. Input is sent raw,
 output arrives in frames.
 
-Invariant: the container's stdout goes to the channel byte for byte. The last bytes of its stderr are kept, to report
-why a box could not start.
+Invariant: the container's stdout goes to the channel byte for byte, as it arrives, so a frame of any size takes no
+memory. The last bytes of its stderr are kept, to report why a box could not start.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from etude.sandbox.contract import SandboxError, SandboxLost
 _HEAD = struct.Struct("!BxxxI")
 _STDOUT = 1
 _KEPT_STDERR = 4000
+_LONGEST_RESPONSE = 1 << 16
 _ANSWER_SECONDS = 30.0
 
 
@@ -24,7 +25,10 @@ class Attachment(asyncio.Protocol):
         self._channel = channel
         self._buffer = bytearray()
         self._upgraded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._joined = False
         self._transport: asyncio.Transport | None = None
+        self._stream = self._left = 0
+        """The stream of the current frame, and how many of its bytes are still to come."""
         self._stderr = bytearray()
 
     @property
@@ -53,23 +57,32 @@ class Attachment(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if not self._upgraded.done() and not self._read_response():
+        if not self._joined and not self._read_response():
             return
-        while len(self._buffer) >= _HEAD.size:
-            stream, size = _HEAD.unpack_from(self._buffer)
-            if len(self._buffer) < _HEAD.size + size:
-                return
-            payload = bytes(self._buffer[_HEAD.size : _HEAD.size + size])
-            del self._buffer[: _HEAD.size + size]
-            if stream == _STDOUT:
+        while self._buffer:
+            if not self._left:
+                if len(self._buffer) < _HEAD.size:
+                    return
+                self._stream, self._left = _HEAD.unpack_from(self._buffer)
+                del self._buffer[: _HEAD.size]
+                continue
+            payload = bytes(self._buffer[: self._left])
+            del self._buffer[: self._left]
+            self._left -= len(payload)
+            if self._stream == _STDOUT:
                 self._channel.data_received(payload)
             else:
                 self._stderr = (self._stderr + payload)[-_KEPT_STDERR:]
 
     def _read_response(self) -> bool:
         """Read the response to the upgrade once it is complete. Return whether the streams are connected."""
+        if self._upgraded.done():  # The engine has refused.
+            self._buffer.clear()
+            return False
         head, end, rest = self._buffer.partition(b"\r\n\r\n")
         if not end:
+            if len(self._buffer) > _LONGEST_RESPONSE:
+                self._upgraded.set_exception(SandboxError(f"no streams of container {self.container}: no response"))
             return False
         status = head.split(b" ", 2)[1:2]
         if status not in ([b"101"], [b"200"]):
@@ -77,6 +90,7 @@ class Attachment(asyncio.Protocol):
             self._upgraded.set_exception(SandboxError(f"no streams of container {self.container}: {text[:500]}"))
             return False
         self._buffer = bytearray(rest)
+        self._joined = True
         self._upgraded.set_result(None)
         assert self._transport is not None
         self._channel.connection_made(self._transport)

@@ -12,7 +12,17 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from etude.sandbox.contract import Box, BoxBusy, BoxSpec, BoxStats, RequestRefused, SandboxLost, SandboxUnavailable
+from etude.sandbox.contract import (
+    Box,
+    BoxBusy,
+    BoxSpec,
+    BoxStats,
+    ImageError,
+    RequestRefused,
+    SandboxLost,
+    SandboxUnavailable,
+)
+from etude.sandbox.inside.kernel import IMAGE
 from etude.sandbox.oci.api import Engine, EngineError
 from etude.sandbox.oci.attachment import Attachment
 from etude.sandbox.oci.images import EngineImage
@@ -83,6 +93,8 @@ class OciBox(ServedBox):
         step, error = answer.get("step", "lost"), answer.get("error", "its process ended while it was being made")
         if step == "user":
             raise RequestRefused(f"box {self.id}: {error}")
+        if step.startswith(IMAGE):
+            raise ImageError(f"image {self.spec.image}: {error}; a box needs a folder there: remove what the image has")
         if step != "lost":
             raise SandboxUnavailable(
                 f"a container cannot be made into a box here ({step}: {error}); its init needs a user namespace: see "
@@ -130,7 +142,8 @@ class OciBox(ServedBox):
             change["Path"] for change in changes if change["Kind"] != _DELETED and not self._is_engines(change["Path"])
         )
         gone = sorted(change["Path"] for change in changes if change["Kind"] == _DELETED)
-        answer, _ = await self._ask({"op": "digest"}, "\0".join(paths).encode("utf-8", "surrogateescape"))
+        asked = "\0".join(paths).encode("utf-8", "surrogateescape")
+        answer, _ = await self._ask({"op": "digest"}, asked, fields={"digest": (str,)})
         facts = (
             self.engine_image.engine_id,
             self.engine_image.image.to_json(),

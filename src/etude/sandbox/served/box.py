@@ -14,7 +14,7 @@ from etude.sandbox.contract import BoxBusy, BoxSpec, BoxStats, ExecResult, Proce
 from etude.sandbox.cpu_share import ShareMeter
 from etude.sandbox.inside.wire import printable
 from etude.sandbox.options import Command, ExecOptions, StartOptions
-from etude.sandbox.served.channel import ANSWER_SECONDS, Channel
+from etude.sandbox.served.channel import ANSWER_SECONDS, NO_FIELDS, NUMBER, Channel, Fields
 from etude.sandbox.served.process import ServedProcess
 from etude.sandbox.tars import Member, Tar, pack
 
@@ -30,6 +30,17 @@ class Frozen:
     """No process is alive."""
     free: str
     """Why some process could not be held, so that a signal from inside may wake it; "" if all are held."""
+
+
+_RESULT: Fields = {
+    "code": (int,),
+    "split": (int,),
+    "seconds": NUMBER,
+    "cpu_seconds": NUMBER,
+    "limit": (str,),
+    "truncated": (bool,),
+}
+_STATS: Fields = {"processes": (int,), "memory": (int,), "cpu_seconds": NUMBER, "disk": (int,), "seconds": NUMBER}
 
 
 class ServedBox:
@@ -53,11 +64,13 @@ class ServedBox:
             asked.on_output(frame["stream"], data)
 
         if asked.on_output is not None:
-            self._channel.listen(ticket, on_frame)
+            self._channel.listen(ticket, "stream", on_frame)
         try:
             with self._recorded(shell_line(command, asked.cwd, asked.env)):
                 patience = asked.timeout + ANSWER_SECONDS
-                answer, body = await self._channel.request(header, asked.stdin, patience=patience, ticket=ticket)
+                answer, body = await self._channel.request(
+                    header, asked.stdin, patience=patience, ticket=ticket, fields=_RESULT
+                )
         finally:
             self._channel.ignore(ticket)
         return ExecResult(
@@ -124,9 +137,12 @@ class ServedBox:
 
     async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:
         request = {"op": "read_tree", "path": path, "max_bytes": max_bytes, "max_files": max_files}
-        answer, contents = await self._ask(request)
-        members = [Member(*entry) for entry in answer["entries"]]
-        return await asyncio.to_thread(pack, members, contents)
+        answer, contents = await self._ask(request, fields={"entries": (list,)})
+        try:
+            members = [Member.of_entry(entry) for entry in answer["entries"]]
+            return await asyncio.to_thread(pack, members, contents)
+        except ValueError:
+            raise self._channel.misbehaved("read_tree") from None
 
     async def write_tree(self, path: str, tar: bytes, *, max_bytes: int = 256 << 20, max_files: int = 10_000) -> None:
         checked = await asyncio.to_thread(lambda: Tar(tar, max_bytes=max_bytes, max_files=max_files))
@@ -141,7 +157,7 @@ class ServedBox:
             await self._ask(request, await asyncio.to_thread(checked.contents, batch))
 
     async def stats(self) -> BoxStats:
-        answer, _ = await self._ask({"op": "stats"})
+        answer, _ = await self._ask({"op": "stats"}, fields=_STATS)
         return BoxStats(
             processes=answer["processes"],
             memory_bytes=answer["memory"],
@@ -150,8 +166,10 @@ class ServedBox:
             seconds=answer["seconds"],
         )
 
-    async def _ask(self, header: dict[str, Any], payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
-        return await self._channel.request(header, payload, patience=ANSWER_SECONDS)
+    async def _ask(
+        self, header: dict[str, Any], payload: bytes = b"", *, fields: Fields = NO_FIELDS
+    ) -> tuple[dict[str, Any], bytes]:
+        return await self._channel.request(header, payload, patience=ANSWER_SECONDS, fields=fields)
 
     # -- frozen copies
 
@@ -159,9 +177,10 @@ class ServedBox:
     async def frozen(self, *, kill: bool) -> AsyncIterator[Frozen]:
         """Stop and hold all processes of the box during the block; with `kill`, kill them. Raises BoxBusy if a process
         has a file open for writing or does not stop."""
-        answer, _ = await self._ask({"op": "freeze", "kill": kill})
+        facts: Fields = {"writers": (list,), "still": (bool,), "free": (str,)}
+        answer, _ = await self._ask({"op": "freeze", "kill": kill}, fields=facts)
         if answer["writers"]:
-            writers = printable("; ".join(answer["writers"]))
+            writers = printable("; ".join(map(str, answer["writers"])))
             raise BoxBusy(f"box {self.id} is being written to by {writers}: wait, or kill=True")
         try:
             yield Frozen(answer["still"], printable(answer["free"]))

@@ -18,7 +18,7 @@ class ServedProcess:
         """Bytes of the output that the caller has received or that were dropped."""
         self._end: wire.Header | None = None
         self._rest = b""
-        channel.listen(id, self._on_end)
+        channel.listen(id, "end", self._on_end)
 
     def _on_end(self, header: wire.Header, payload: bytes) -> None:
         self._end, self._rest = header, payload
@@ -28,6 +28,8 @@ class ServedProcess:
             header = {"op": "poll", "process": self.id, "has": self._seen, "wait": max(0.0, wait)}
             answer, data = await self._channel.request(header, patience=wait + ANSWER_SECONDS)
             if self._end is None:
+                if type(answer.get("first")) is not int:
+                    raise self._channel.misbehaved("poll")
                 return self._take(answer["first"], data, code=None)
         data, self._rest = self._rest, b""
         return self._take(self._end["first"], data, code=self._end["end"], limit=self._end["limit"])

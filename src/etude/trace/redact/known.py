@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import getpass
+import html
 import json
 import re
 import socket
@@ -16,6 +17,8 @@ _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|DSN
 _NO_SECRET_NAME = re.compile(
     r"_FILE$|_PATH$|_DIR$|KEYBOARD|SSH_AUTH_SOCK|XAUTHORITY|KEYRING|^PWD$|OLDPWD", re.IGNORECASE
 )
+_ESCAPED = re.compile(r"%[0-9A-F]{2}")
+_URL_ALPHABET = str.maketrans("+/", "-_")
 _SHORTEST = 6
 """Minimum length of an environment value to redact. Shorter values occur in any text by chance."""
 _COMMON_NAMES = frozenset({"root", "user", "admin", "ubuntu", "debian", "node", "app", "runner", "git", "nobody"})
@@ -30,20 +33,37 @@ class Known:
     """Whether to redact only whole words. True for names, which may occur inside other words; False for keys."""
 
     def spellings(self) -> Iterator[str]:
-        """Yield the spellings of the secret: as it appears in plain text, JSON, URLs and headers (Base64). If it has
-        several lines, yield each line too, except short ones. For a name (`whole`), yield only the plain text."""
+        """Yield the spellings of the secret: as it appears in plain text, JSON, URLs, HTML, hexadecimal, and within a
+        text in Base64. If it has several lines, yield each line too, except short ones. For a name (`whole`), yield
+        only the plain text."""
         yield self.value
         if self.whole:
             return
         yield json.dumps(self.value)[1:-1]
         yield json.dumps(self.value, ensure_ascii=False)[1:-1]
-        yield quote(self.value, safe="")
-        yield quote_plus(self.value)
-        if len(self.value) >= 8:
-            yield base64.b64encode(self.value.encode("utf-8", "surrogatepass")).decode().rstrip("=")
+        quoted = quote(self.value, safe="", errors="surrogatepass")
+        yield from (
+            quoted,
+            quote_plus(self.value, errors="surrogatepass"),
+            _ESCAPED.sub(lambda found: found[0].lower(), quoted),
+        )
+        yield html.escape(self.value)
+        data = self.value.encode("utf-8", "surrogatepass")
+        yield from (data.hex(), data.hex().upper())
+        yield from _in_base64(data)
         lines = self.value.splitlines()
         if len(lines) > 1:
             yield from (line.strip() for line in lines if len(line.strip()) >= 8)
+
+
+def _in_base64(data: bytes) -> Iterator[str]:
+    """Yield how `data` is spelled within a longer text in Base64, such as the password in a "user:password". Each three
+    bytes of that text become four characters, so there are three spellings in each alphabet. Characters that also
+    depend on the bytes around `data` are left out."""
+    for before in range(3):
+        encoded = base64.b64encode(bytes(before) + data).decode()
+        spelled = encoded[-(-before * 4 // 3) : (before + len(data)) * 4 // 3]
+        yield from (spelled, spelled.translate(_URL_ALPHABET))
 
 
 def known_here(environment: Mapping[str, str], named: Collection[str] = ()) -> list[Known]:

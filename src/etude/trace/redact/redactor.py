@@ -17,8 +17,26 @@ from typing import Any, NamedTuple
 from etude.trace.redact.known import Known
 from etude.trace.redact.patterns import patterns, unlikely_elsewhere
 
-_BREAKS = (re.compile(r"\r?\n"), re.compile(r"\r?\n[ +-]"), re.compile(r"\\n"))
-"""Matches line breaks that may split a secret: in plain text, in a diff, in JSON."""
+_LINE = r"(?:\\r)?\\n|\r?\n"
+_BREAKS = tuple(
+    map(
+        re.compile,
+        (
+            r"\r?\n",
+            r"\\n",
+            r"\r?\n[ +-]",
+            # Indentation, also in a diff, and after a backslash that continues a line.
+            rf"(?<![ \t])[ \t]*+\\?(?:{_LINE})[+-]?(?:[ \t]|\\t)*+",
+            # Numbers of lines.
+            rf"(?:{_LINE})[ \t]{{0,8}}[0-9]{{1,7}}[ \t]{{0,2}}(?:[:|\t]|\\t|[ ])[ \t]{{0,2}}",
+            # Pieces of a string that a program joins.
+            rf"""\\?["'][ \t+.,&]*+(?:\\?(?:{_LINE}))?[+-]?(?:[ \t+.&]|\\t)*+(?:(?<!["'])[A-Za-z])?\\?["']""",
+            # Bytes in hexadecimal.
+            r"(?:\\{1,2}x|,?[ ]?0x|[ :,-])(?=[0-9A-Fa-f]{2})",
+        ),
+    )
+)
+"""Matches what may stand between the pieces of a split secret. Each is searched for alone."""
 _SHORTEST_BROKEN = 8
 
 
@@ -96,36 +114,42 @@ class Redactor:
                 end = start + len(spelling)
                 if not known.whole or not _inside_word(text, start, end):
                     yield _Found(start, end, known.kind, known.value)
-        for breaks in _BREAKS:
-            yield from self._broken(text, breaks)
-
-    def _broken(self, text: str, breaks: re.Pattern[str]) -> Iterator[_Found]:
-        pieces, starts, at = [], [], 0
-        for match in breaks.finditer(text):
-            pieces.append(text[at : match.start()])
-            starts.append(at)
-            at = match.end()
-        if not pieces:
-            return
-        joined = "".join([*pieces, text[at:]])
-        starts.append(at)
-        offsets = [0, *accumulate(len(piece) for piece in pieces)]
-
-        def place(offset: int) -> int:
-            piece = bisect_right(offsets, offset) - 1
-            return starts[piece] + offset - offsets[piece]
-
-        for spelling, known in self._known.items():
-            if known.whole or len(spelling) < _SHORTEST_BROKEN:
-                continue
-            for start in _places(joined, spelling):
-                yield _Found(place(start), place(start + len(spelling) - 1) + 1, known.kind, known.value)
+        splittable = [
+            (spelling, known)
+            for spelling, known in self._known.items()
+            if not known.whole and len(spelling) >= _SHORTEST_BROKEN
+        ]
+        if splittable:
+            for breaks in _BREAKS:
+                yield from _broken(text, breaks, splittable)
 
     def _placeholder(self, kind: str, secret: str) -> str:
         if secret not in self._names:
             self._numbers[kind] += 1
             self._names[secret] = f"[redacted:{kind}-{self._numbers[kind]}]"
         return self._names[secret]
+
+
+def _broken(text: str, breaks: re.Pattern[str], splittable: list[tuple[str, Known]]) -> Iterator[_Found]:
+    """Find secrets, each given with one of its spellings, that `breaks` split into pieces."""
+    pieces, starts, at = [], [], 0
+    for match in breaks.finditer(text):
+        pieces.append(text[at : match.start()])
+        starts.append(at)
+        at = match.end()
+    if not pieces:
+        return
+    joined = "".join([*pieces, text[at:]])
+    starts.append(at)
+    offsets = [0, *accumulate(len(piece) for piece in pieces)]
+
+    def place(offset: int) -> int:
+        piece = bisect_right(offsets, offset) - 1
+        return starts[piece] + offset - offsets[piece]
+
+    for spelling, known in splittable:
+        for start in _places(joined, spelling):
+            yield _Found(place(start), place(start + len(spelling) - 1) + 1, known.kind, known.value)
 
 
 def json_of(text: str) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from etude.sandbox.contract import BuildFailed, ImageError
 from etude.sandbox.images.build.members import Member, Source
-from etude.sandbox.images.build.patterns import Ignored, compile_pattern, is_pattern
+from etude.sandbox.images.build.patterns import Glob, Ignored, is_pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Context:
             return
         name, rest = names[0], names[1:]
         if is_pattern(name):
-            matches = compile_pattern(name).fullmatch
+            matches = Glob(name).matches
             listed = self._inside(folder).iterdir() if folder.is_dir() else ()
             candidates = sorted(path for path in listed if matches(path.name))
         else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import io
 import posixpath
-import re
 import tarfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from typing import Literal
 
 from etude.sandbox.contract import Box, RequestRefused
 from etude.sandbox.images.build.members import Member, Source, members_of_tar, pack
-from etude.sandbox.images.build.patterns import compile_pattern, is_pattern
+from etude.sandbox.images.build.patterns import Glob, is_pattern
 
 MAX_BYTES = 900 << 20
 """Maximum bytes of one source of COPY --from, which is read from its box in one piece."""
@@ -125,18 +124,18 @@ async def select_from_box(box: Box, pattern: str, open_files: ExitStack) -> list
         if found_kind == "file":
             members = [replace(members[0], path="")]
         return [Source(posixpath.basename(folder), members, owned=True)]
-    found = _matching(members, [compile_pattern(name) for name in names[literal:]])
+    found = _matching(members, [Glob(name) for name in names[literal:]])
     if not found:
         raise ValueError(f"nothing matches {pattern}")
     return found
 
 
-def _matching(members: list[Member], patterns: list[re.Pattern[str]]) -> list[Source]:
-    """Return a source for each member that matches the patterns (one per path component), with all that is below it."""
+def _matching(members: list[Member], patterns: list[Glob]) -> list[Source]:
+    """Return the members that match the patterns (one per path component), each a source with all below it."""
     found: dict[str, Source] = {}
     for member in members:
         names = PurePosixPath(member.path).parts
-        if len(names) < len(patterns) or not all(map(re.Pattern.fullmatch, patterns, names)):
+        if len(names) < len(patterns) or not all(map(Glob.matches, patterns, names)):
             continue
         top = "/".join(names[: len(patterns)])
         source = found.setdefault(top, Source(names[len(patterns) - 1], [], owned=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from etude.sandbox.contract import ImageError
@@ -35,6 +35,8 @@ from etude.sandbox.images.build.variables import split_words
 _FLAG = re.compile(r"""--([A-Za-z][A-Za-z-]*)(?:=((?:"[^"]*"|'[^']*'|[^\s"'])*))?(?:\s+|$)""")
 _STAGE_NAME = re.compile(r"[a-z][a-z0-9-_.]*")
 _RESERVED = ("scratch", "host")
+_MOST_LINES, _MOST_VARIABLES = 1000, 250
+"""Instructions of a Dockerfile, and variables of one instruction. Both are far beyond what people write."""
 _REFUSED = {
     "HEALTHCHECK": "nothing watches a box's health; leave it out",
     "ONBUILD": "images that change later builds are not made here; write its instruction where it is needed",
@@ -45,6 +47,8 @@ _REFUSED = {
 def parse_dockerfile(text: str, file: str = "Dockerfile") -> Dockerfile:
     """Parse a Dockerfile. Raises ImageError with the file and line of a mistake."""
     escape, lines = logical_lines(text, file)
+    if len(lines) > _MOST_LINES:
+        raise ImageError(f"{file}:{lines[_MOST_LINES].number}: more than {_MOST_LINES} instructions")
     parser = _Parser(escape)
     arguments: list[Instruction] = []
     stages: list[Stage] = []
@@ -126,6 +130,7 @@ class _Parser:
         for word in split_words(_one(line.rest), self.escape):
             name, equals, default = word.partition("=")
             names.append((_name(name), default if equals else None))
+        _require_few(names)
         return Arg(tuple(names))
 
     def _pairs(self, rest: str) -> tuple[tuple[str, str], ...]:
@@ -142,6 +147,7 @@ class _Parser:
             if not equals:
                 raise ValueError(f"{word!r}: expected NAME=value; a value with spaces needs quotes")
             pairs.append((_name(name), value))
+        _require_few(pairs)
         return tuple(pairs)
 
     def _label(self, line: Line) -> Remark:
@@ -228,6 +234,11 @@ def _json_list(text: str) -> list[str] | None:
     if not all(isinstance(word, str) for word in found):
         raise ValueError("a list in JSON with something else than strings")
     return found
+
+
+def _require_few(variables: Sequence[object]) -> None:
+    if len(variables) > _MOST_VARIABLES:
+        raise ValueError(f"{len(variables)} variables; at most {_MOST_VARIABLES} are possible")
 
 
 def _one(rest: str) -> str:

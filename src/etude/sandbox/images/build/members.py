@@ -91,6 +91,8 @@ def members_of_tar(archive: tarfile.TarFile, name: str) -> Iterator[Member]:
         path = "" if info.name in (".", "./") else info.name.removeprefix("./").rstrip("/")
         if path.startswith("/") or ".." in path.split("/"):
             raise ValueError(f"{name}: {info.name} leads out of the folder it is unpacked in")
+        if info.sparse is not None:  # A few bytes of such a member stand for any number of zeros.
+            raise ValueError(f"{name}: {info.name} is a sparse file; pack it with all its bytes")
         kind = tarfile.REGTYPE if info.isreg() else info.type
         if kind not in _KIND:
             raise ValueError(f"{name}: {info.name} is neither file, folder nor link")
@@ -101,8 +103,12 @@ def members_of_tar(archive: tarfile.TarFile, name: str) -> Iterator[Member]:
 
 def _opener(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Callable[[], IO[bytes]]:
     def open_member() -> IO[bytes]:
-        file = archive.extractfile(info)
-        assert file is not None
+        try:
+            file = archive.extractfile(info)
+        except (KeyError, RecursionError):  # A link to nothing, or to itself.
+            file = None
+        if file is None:
+            raise ValueError(f"{info.name} is a hard link to {info.linkname}, which is no file of the archive")
         return file
 
     return open_member

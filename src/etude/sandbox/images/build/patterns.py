@@ -11,60 +11,95 @@ import re
 from dataclasses import dataclass
 
 _SPECIAL = re.compile(r"[*?\[\\]")
-_MOST_ACROSS = 2
-"""Most uses of ** in one pattern: each multiplies the places to try."""
-
-
-_STAR, _REST, _FOLDERS = "[^/]*", ".*", "(?:.*/)?"
+_STAR, _ALL, _FOLDERS = "[^/]*", ".*", "(?:.*/)?"
+"""The expressions of the wildcards *, of ** at the end, and of **/ before a name."""
+_WILD = (_STAR, _ALL, _FOLDERS)
+_MAYBE = "**/"
+"""Stands before _FOLDERS in the tokens of a Glob, where it can still be left out as a whole."""
+_LONGEST, _MOST_WILD, _MOST_RULES = 4096, 64, 1000
 
 
 def is_pattern(text: str) -> bool:
     return bool(_SPECIAL.search(text))
 
 
-def compile_pattern(pattern: str, *, across: bool = False) -> re.Pattern[str]:
-    """Compile a pattern for whole paths. ** is special only if `across`. Raises ValueError for a bad pattern."""
-    parts: list[str] = []
+class Glob:
+    """A compiled pattern. A path is matched in one pass, whatever pattern and path are."""
+
+    def __init__(self, pattern: str, *, across: bool = False) -> None:
+        """Compile a pattern for whole paths. ** is special only if `across`. Raises ValueError for a bad pattern."""
+        if len(pattern) > _LONGEST:
+            raise ValueError(f"pattern {pattern[:80]!r}... has more than {_LONGEST} characters")
+        tokens = _tokens(pattern, across=across)
+        wild = [token for token in tokens if token in _WILD]
+        if len(wild) > _MOST_WILD:
+            raise ValueError(f"pattern {pattern[:80]!r} has more than {_MOST_WILD} * and **")
+        # A regular expression tries all ways to share a path among its wildcards, so more than a few take forever.
+        simple = len(wild) <= 2 and sum(token != _STAR for token in wild) <= 1
+        self._expression = re.compile("".join(tokens), re.DOTALL) if simple else None
+        self._tokens = [part for token in tokens for part in ((_MAYBE, token) if token == _FOLDERS else (token,))]
+        self._skips = [(at, token) for at, token in enumerate(self._tokens) if token in (_STAR, _ALL, _MAYBE)]
+        self._steps: dict[str, tuple[int, int]] = {}
+
+    def matches(self, path: str) -> bool:
+        if self._expression is not None:
+            return self._expression.fullmatch(path) is not None
+        # Follow all ways through the pattern at once. Bit i is set if what was read so far may end before token i.
+        states = self._skip(1)
+        for char in path:
+            if char not in self._steps:
+                self._steps[char] = self._step(char)
+            advance, stay = self._steps[char]
+            states = self._skip((states & advance) << 1 | states & stay)
+        return bool(states >> len(self._tokens) & 1)
+
+    def _step(self, char: str) -> tuple[int, int]:
+        """Return the tokens that the character completes, and those within which it may stand, as bits."""
+        advance = stay = 0
+        for at, token in enumerate(self._tokens):
+            if token in _WILD:
+                stay |= (token != _STAR or char != "/") << at
+                advance |= (token == _FOLDERS and char == "/") << at
+            elif token != _MAYBE:
+                advance |= (re.fullmatch(token, char, re.DOTALL) is not None) << at
+        return advance, stay
+
+    def _skip(self, states: int) -> int:
+        """Add the states that are reached without a character."""
+        for at, token in self._skips:
+            if states >> at & 1:
+                states |= 1 << at + (2 if token == _MAYBE else 1)
+                states |= (token == _MAYBE) << at + 1
+        return states
+
+
+def _tokens(pattern: str, *, across: bool) -> list[str]:
+    """Split a pattern into expressions for one character each, and wildcards."""
+    found: list[str] = []
     at = 0
     while at < len(pattern):
         char = pattern[at]
         at += 1
         if char == "*":
             if across and pattern.startswith("*", at):
-                at = re.compile(r"\*+/?(?:\*\*+/)*").match(pattern, at).end()  # type: ignore[union-attr]
-                parts.append(_REST if at == len(pattern) else _FOLDERS)
-            elif parts[-1:] != [_STAR]:
-                parts.append(_STAR)
+                at = re.compile(r"\*+/?").match(pattern, at).end()  # type: ignore[union-attr]
+                token = _ALL if at == len(pattern) else _FOLDERS
+            else:
+                token = _STAR
+            if found[-1:] != [token]:
+                found.append(token)
         elif char == "?":
-            parts.append("[^/]")
+            found.append("[^/]")
         elif char == "[":
-            found, at = _one_of(pattern, at)
-            parts.append(found)
+            token, at = _one_of(pattern, at)
+            found.append(token)
         elif char == "\\":
             if at == len(pattern):
                 raise ValueError(f"pattern {pattern!r} ends in a \\")
-            parts.append(re.escape(pattern[at]))
+            found.append(re.escape(pattern[at]))
             at += 1
         else:
-            parts.append(re.escape(char))
-    if parts.count(_FOLDERS) > _MOST_ACROSS:
-        raise ValueError(f"pattern {pattern!r}: ** may be used {_MOST_ACROSS} times")
-    return re.compile("".join(_without_retries(parts)), re.DOTALL)
-
-
-def _without_retries(parts: list[str]) -> list[str]:
-    """Make a * and what follows it an atomic group, if another * follows in the same name."""
-    found: list[str] = []
-    at = 0
-    while at < len(parts):
-        end = at + 1
-        while end < len(parts) and parts[end] not in (_STAR, _REST, _FOLDERS, "/"):
-            end += 1
-        if parts[at] == _STAR and parts[end : end + 1] == [_STAR]:
-            found.append(f"(?>[^/]*?{''.join(parts[at + 1 : end])})")
-        else:
-            found += parts[at:end]
-        at = end
+            found.append(re.escape(char))
     return found
 
 
@@ -99,7 +134,7 @@ def _one_char(pattern: str, at: int) -> tuple[str, int]:
 class Ignored:
     """The rules of a .dockerignore. The last rule that matches a path or one of its parents decides."""
 
-    rules: tuple[tuple[re.Pattern[str], bool], ...] = ()
+    rules: tuple[tuple[Glob, bool], ...] = ()
     """(pattern, whether it excludes) for each line of the file. A line that starts with "!" includes paths again."""
 
     @classmethod
@@ -117,9 +152,11 @@ class Ignored:
             if pattern in ("", "."):
                 continue
             try:
-                rules.append((compile_pattern(pattern, across=True), out))
+                rules.append((Glob(pattern, across=True), out))
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from error
+            if len(rules) > _MOST_RULES:
+                raise ValueError(f"line {number}: more than {_MOST_RULES} patterns")
         return cls(tuple(rules))
 
     @property
@@ -131,6 +168,6 @@ class Ignored:
         names = path.split("/")
         paths = ["/".join(names[:count]) for count in range(1, len(names) + 1)]
         for rule, out in reversed(self.rules):
-            if any(rule.fullmatch(candidate) for candidate in paths):
+            if any(rule.matches(candidate) for candidate in paths):
                 return out
         return False

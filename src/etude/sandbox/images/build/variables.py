@@ -2,7 +2,10 @@
 and similar).
 
 The rules are a subset of a shell's: single quotes keep everything, double quotes keep spaces, and nothing is executed.
-Errors are raised as ValueError. A Dockerfile may be hostile, so variables that double each other end at MOST_EXPANDED.
+Errors are raised as ValueError.
+
+Invariant: time and memory are bounded, since values can grow by a factor with each line (A=$A$A). So what one text
+gains by its variables has a limit, as have all variables of a stage together.
 """
 
 from __future__ import annotations
@@ -14,10 +17,13 @@ from collections.abc import Mapping
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-]")
 _END = ""
 _DEEPEST = 40
-MOST_EXPANDED = 16 << 10
-"""Most characters that variables may add to one text."""
-_LONGEST_TRIMMED = 512
-"""Longest value that # or % may cut: every length is tried."""
+_MOST_GAINED = 1 << 17
+"""Characters that a text may gain by its variables. A box's whole environment has less room."""
+_MOST_CHARACTERS, _MOST_VARIABLES = 1 << 18, 4096
+"""Of the values of a stage's variables together, and their number."""
+_TRIMMED_AT_ONCE = 16
+"""Cutting a pattern off a value takes up to one step for each pair of their characters. So many steps count like one
+character that the text gains."""
 
 
 def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
@@ -28,6 +34,26 @@ def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
 def expand_document(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
     """Substitute variables in a heredoc. Quotes mean nothing there; an escape works only before $ or an escape."""
     return _Expansion(text, variables, escape).kept_as_is(_END, ("$", escape))
+
+
+class Room:
+    """The room for a stage's variables."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        """`variables` are those that the stage has already."""
+        self._characters, self._count = _MOST_CHARACTERS, _MOST_VARIABLES
+        for value in variables.values():
+            self.take(value)
+
+    def take(self, value: str) -> str:
+        """Return the value of one more variable. Raise ValueError if there is no room for it."""
+        self._characters -= len(value)
+        self._count -= 1
+        if self._characters < 0:
+            raise ValueError(f"the variables would have more than {_MOST_CHARACTERS} characters")
+        if self._count < 0:
+            raise ValueError(f"more than {_MOST_VARIABLES} variables")
+        return value
 
 
 def split_words(text: str, escape: str = "\\") -> list[str]:
@@ -58,7 +84,7 @@ class _Expansion:
 
     def __init__(self, text: str, variables: Mapping[str, str], escape: str) -> None:
         self.text, self.variables, self.escape, self.at, self.depth = text, variables, escape, 0, 0
-        self.room = MOST_EXPANDED
+        self.gained = 0
 
     def until(self, stop: str) -> str:
         """Expand the text up to the character `stop`, which is consumed."""
@@ -112,10 +138,13 @@ class _Expansion:
             return "$"
         self.at = match.end()
         value = self.variables.get(match[0])
-        self.room -= len(value or "")
-        if self.room < 0:
-            raise ValueError(f"variables add more than {MOST_EXPANDED} characters to one text")
+        self._count(len(value or ""))  # Also where a modifier leaves less of it, since finding out takes time.
         return self._modified(match[0], value) if braced else value or ""
+
+    def _count(self, gained: int) -> None:
+        self.gained += gained
+        if self.gained > _MOST_GAINED:
+            raise ValueError(f"its variables would make it longer by more than {_MOST_GAINED} characters")
 
     def _modified(self, name: str, value: str | None) -> str:
         """Return the value of a ${NAME...}, modified by the operator (such as :-) that follows the name."""
@@ -141,6 +170,7 @@ class _Expansion:
         if kind == "+":
             return "" if value is None else word
         if kind != "?":
+            self._count(len(value or "") * len(word) // _TRIMMED_AT_ONCE)
             return _trimmed(value or "", word, front=kind == "#", greedy=greedy)
         if value is None:
             raise ValueError(f"{name} has no value: {word or 'it must be given'}")
@@ -149,10 +179,44 @@ class _Expansion:
 
 def _trimmed(value: str, pattern: str, *, front: bool, greedy: bool) -> str:
     """Cut the shortest (or, if `greedy`, longest) matching prefix or suffix off the value."""
-    if len(value) > _LONGEST_TRIMMED:
-        raise ValueError(f"a value of {len(value)} characters is cut; at most {_LONGEST_TRIMMED} are possible")
-    cuts = range(len(value) + 1)
-    for cut in cuts if front != greedy else reversed(cuts):
-        if fnmatch.fnmatchcase(value[:cut] if front else value[cut:], pattern):
-            return value[cut:] if front else value[:cut]
-    return value
+    tokens = _tokens(pattern)
+    if not front:  # A suffix is a prefix of what is written backwards.
+        value, tokens = value[::-1], tokens[::-1]
+    match = _prefix(tokens, greedy=greedy).match(value)
+    rest = value[match.end() :] if match else value
+    return rest if front else rest[::-1]
+
+
+def _tokens(pattern: str) -> list[str]:
+    """Split a shell's pattern into expressions for one character each, and stars."""
+    found: list[str] = []
+    at = 0
+    while at < len(pattern):
+        # A ] that comes first belongs to its [...]. A [ that is not closed stands for itself.
+        end = pattern.find("]", at + 2 + pattern.startswith("!", at + 1)) if pattern[at] == "[" else -1
+        part = pattern[at : end + 1] if end > 0 else pattern[at]
+        at += len(part)
+        if part != "*":
+            found.append(fnmatch.translate(part).removesuffix(_END_OF_EXPRESSION))
+        elif found[-1:] != ["*"]:
+            found.append("*")
+    return found
+
+
+_END_OF_EXPRESSION = fnmatch.translate("").removeprefix("(?s:)")
+
+
+def _prefix(tokens: list[str], *, greedy: bool) -> re.Pattern[str]:
+    """Compile an expression for the shortest or longest prefix. What stands between two stars is looked for once, at
+    its first place: any later one would leave less for the rest, so going back would be in vain."""
+    pieces = [""]
+    for token in tokens:
+        if token == "*":
+            pieces.append("")
+        else:
+            pieces[-1] += token
+    first, *others = pieces
+    if others:
+        *between, last = others
+        first += "".join(f"(?>.*?{piece})" for piece in between) + (".*" if greedy else ".*?") + last
+    return re.compile(first, re.DOTALL)

@@ -1,0 +1,73 @@
+"""Bounds the time and memory that one input may take, in the process that runs it, and measures both."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import os
+import resource
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+_MMAP_THRESHOLD, _LARGE = -3, 128 << 10
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_SLACK_BYTES = 256 << 20
+"""Address space beyond the limit, since the allocators reserve more than they use."""
+_RESET_PEAK = b"5"
+
+
+class TooSlow(BaseException):
+    """An input has used up its CPU time. No `except Exception` of the parser catches this."""
+
+
+class Bounds:
+    """The bounds of one process, which it can only set once. `seconds` and `megabytes` hold for each input."""
+
+    def __init__(self, seconds: float, megabytes: int) -> None:
+        self.seconds = seconds
+        # Large blocks are returned to the kernel when they are freed, so that each input's own peak can be seen.
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE)
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE + (megabytes << 20) + _SLACK_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGPROF, _raise_too_slow)
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY)
+        self._reset = os.open("/proc/self/clear_refs", os.O_WRONLY)
+
+    @contextlib.contextmanager
+    def of_one_input(self, factor: float = 1.0) -> Iterator[Usage]:
+        """Run one input in the block. Raise TooSlow in it after `factor` times the allowed CPU time. Where Python
+        cannot raise it, for example in a C function, the kernel kills the process one or two seconds later."""
+        usage = Usage()
+        seconds = self.seconds * factor
+        used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used + seconds) + 1, resource.RLIM_INFINITY))
+        before = self._resident()
+        os.write(self._reset, _RESET_PEAK)
+        began = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, seconds, 0.1)
+        try:
+            yield usage
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            usage.seconds = time.process_time() - began
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+            usage.bytes = max(0, peak - before)
+
+    def _resident(self) -> int:
+        return int(os.pread(self._statm, 256, 0).split()[1]) * _PAGE
+
+
+class Usage:
+    """What one input has taken. Set when its block ends."""
+
+    seconds = 0.0
+    bytes = 0
+
+
+def _raise_too_slow(number: int, frame: FrameType | None) -> None:
+    raise TooSlow

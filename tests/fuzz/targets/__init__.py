@@ -1,0 +1,22 @@
+"""The targets of the fuzzer. Each module holds those of one kind of input."""
+
+from tests.fuzz.target import Target
+from tests.fuzz.targets import (
+    diffs,
+    dockerfiles,
+    egress,
+    frames,
+    images,
+    layers,
+    names,
+    redaction,
+    reports,
+    requests,
+    tars,
+)
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for module in (frames, requests, tars, layers, images, diffs, reports, dockerfiles, names, egress, redaction)
+    for target in module.TARGETS
+}
