@@ -77,6 +77,11 @@ class OciBox(ServedBox):
         step, error = answer.get("step", "lost"), answer.get("error", "its process ended while it was being made")
         if step == "user":
             raise RequestRefused(f"box {self.id}: {error}")
+        if step == "openat2 and pidfd_open":
+            raise SandboxUnavailable(
+                f"a container cannot be made into a box here ({error}): its runtime's kernel is too old: use a gVisor "
+                "(runsc) newer than 2024, or another runtime"
+            )
         if step != "lost":
             raise SandboxUnavailable(
                 f"a container cannot be made into a box here ({step}: {error}); its init needs a user namespace: see "

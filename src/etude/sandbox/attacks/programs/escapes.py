@@ -1,4 +1,4 @@
-"""The attacks of escapes.py, run inside a box: `python -c <this file> <system call numbers> <attack> ...`.
+"""Escapes, run inside a box: `python -c <this file> <system call numbers> <attack> ...`.
 
 Uses the standard library only. An attack prints BREACH for each thing it achieved that the sandbox must prevent.
 """
@@ -193,9 +193,9 @@ def processes(*markers: str) -> None:
             for marker in markers:
                 if marker.encode() in data and int(pid) != os.getpid():
                     breach(pid, name)
-    for pid in range(2, 400):
-        if str(pid) not in seen:
-            must_fail("a signal", lambda pid=pid: os.kill(pid, 0))  # type: ignore[misc]
+    for number in range(2, 400):
+        if str(number) not in seen:
+            must_fail("a signal", lambda number=number: os.kill(number, 0))  # type: ignore[misc]
 
 
 def pid_1() -> None:
@@ -425,7 +425,7 @@ def netlink() -> None:
         with socket.socket(16, socket.SOCK_RAW, 0) as link:
             link.send(struct.pack("=IHHII", 16 + len(body), kind, 0x605, 1, 0) + body)
             answer = link.recv(4096)
-            return -struct.unpack_from("=i", answer, 16)[0]
+            return -int(struct.unpack_from("=i", answer, 16)[0])
 
     requests = {
         "a device": (16, struct.pack("=BxHiII", 0, 0, 0, 0, 0) + struct.pack("=HH8s", 12, 3, b"evil0\0")),
@@ -481,7 +481,7 @@ def system_calls() -> None:
         ("setdomainname", b"evil", 4), ("process_vm_writev", 1, zeros, 1, zeros, 1, 0), ("kcmp", 1, 1, 0, 0, 0),
         ("move_pages", 1, 0, 0, 0, 0, 0),
     ):  # fmt: skip
-        must_be_denied(str(name), *arguments)  # type: ignore[arg-type]
+        must_be_denied(str(name), *arguments)
 
 
 def x32() -> None:
