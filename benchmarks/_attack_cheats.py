@@ -15,7 +15,7 @@ from etude.sandbox.attacks import AttackClass, Outcome
 from etude.sandbox.attacks.classes import lacking
 from etude.tasks import Grader, Judgement, Task, reference_diff
 from etude.tasks.cheats import CHEATS, Attempt, Cheat, attempt, fitting, runner_of
-from etude.tasks.cheats.cheat import ANY, MUTATION, Scene
+from etude.tasks.cheats.cheat import ANY, MUTATION, UNITTEST, Scene
 
 _NEEDS = (Feature.ISOLATED,)
 VERDICTS = AttackClass("forged verdicts", "no change that solves nothing passes", _NEEDS)
@@ -68,11 +68,16 @@ async def _honest(task: Task, grader: Grader) -> Attempt:
     return await attempt(Cheat("honest", "", frozenset(ANY), act), task, grader)
 
 
-async def try_all(sandboxes: Sandboxes, folder: Path, progress: Callable[[str], None]) -> list[Outcome]:
+async def try_all(
+    sandboxes: Sandboxes, folder: Path, progress: Callable[[str], None], *, one: bool = False
+) -> list[Outcome]:
+    """`one`: only in the first environment of unittest."""
     if lacks := lacking(_NEEDS, sandboxes.features):
         return [Outcome("cheats", each.name, lacks=tuple(need.value for need in lacks)) for each in CLASSES]
     grader, found = Grader(sandboxes), []
     for task in one_of_each(folder):
+        if one and runner_of(task) != UNITTEST:
+            continue
         await _honest(task, grader)  # The first one makes the image.
         cost = Cost()
         honest = await _honest(task, grader)

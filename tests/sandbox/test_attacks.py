@@ -79,7 +79,7 @@ def test_no_cell_of_the_table_is_empty() -> None:
         Outcome("d", SERVING.name, lacks=("fork",)),
     ]
     found = cells(outcomes)
-    assert [str(found[name]) for name in (HIDING.name, SERVING.name)] == ["5: 1 ?1", "no fork"]
+    assert [str(found[name]) for name in (HIDING.name, SERVING.name)] == ["5: 1 ?1 *", "no fork"]
     assert str(Cell()) == "not tried"
     drawn = table({"here": found, "there": {}}, (HIDING, SERVING))
     assert [line.split("  ")[0] for line in drawn.splitlines()[2:4]] == ["hiding", "requests"]

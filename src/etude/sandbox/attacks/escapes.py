@@ -26,7 +26,7 @@ INSIDE: dict[str, tuple[AttackClass, tuple[Need, ...]]] = {
     "unmounting": (classes.NAMESPACES, (_INIT,)),
     "new_namespaces": (classes.NAMESPACES, ()),
     "entering_namespaces": (classes.NAMESPACES, (_INIT,)),
-    "chroot": (classes.NAMESPACES, ()),
+    "chroot": (classes.NAMESPACES, (Capability.NAMESPACES,)),
     "devices": (classes.DEVICES, ()),
     "terminal": (classes.DEVICES, ()),
     "network": (classes.NETWORK, (Capability.NAMESPACES,)),
@@ -93,7 +93,7 @@ async def processes_of_the_host(scene: Scene) -> None:
     sleeper = await asyncio.create_subprocess_exec("sleep", "97.0625", env={"MARKER_OF_THE_HOST": "x"})
     try:
         box, _ = [await scene.box() for _ in range(2)]
-        await scene.run_as_all(box, "processes", "MARKER_OF_THE_HOST", "97.0625")
+        await scene.run_as_all(box, "processes", "MARKER_OF_THE_HOST"[::-1], "97.0625"[::-1])
         scene.count(sleeper.returncode is None, "a process of the host was ended")
     finally:
         with contextlib.suppress(ProcessLookupError):

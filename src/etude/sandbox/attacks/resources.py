@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 from etude.sandbox.attacks import classes
-from etude.sandbox.attacks.attack import PATIENCE, SMALL, Attack, NotTried, Scene, attack, program
+from etude.sandbox.attacks.attack import PATIENCE, Attack, NotTried, Scene, attack, program
 from etude.sandbox.attacks.classes import Need
 from etude.sandbox.attacks.programs import tables
 from etude.sandbox.contract import Box, Feature, Limits, Process
 
 _ROOMY = Limits(memory_mb=256, processes=40, cpu_seconds=60, file_mb=4, disk_mb=64)
+_CROWDED = Limits(memory_mb=4096, processes=20, cpu_seconds=60, file_mb=4, disk_mb=16)
 _HOLDERS = 8
 """Processes that take from a table: each may have 1,024 descriptors."""
 
@@ -87,10 +88,10 @@ BUFFER_ATTACKS = [_of_buffers(kind) for kind in ("tcp", "udp", "unix_streams", "
 @attack(classes.PROCESSES)
 async def more_processes_than_allowed(scene: Scene) -> None:
     """Start more processes or threads than the box may have, as one user, as root, and as many users in turn."""
-    box = await scene.box(SMALL)
+    box = await scene.box(_CROWDED)
     for user in scene.users:
         for how in ("same_user", "threads", *(["many_users"] if user == "root" else [])):
-            command = ["python", "-B", "-c", program("crowding"), "{}", how, str(SMALL.processes)]
+            command = ["python", "-B", "-c", program("crowding"), "{}", how, str(_CROWDED.processes)]
             done = await box.exec(command, timeout=PATIENCE, user=user)
             said = done.stdout.decode("utf-8", "replace")
             if "DONE" not in said:

@@ -12,6 +12,7 @@ from etude.sandbox.attacks.attack import Attack, Scene
 from etude.sandbox.attacks.classes import WITHOUT, AttackClass, Need, lacking
 from etude.sandbox.contract import Sandboxes, SandboxLost
 
+_LEGEND = "tries: successes; ?n: attacks that could not be tried; *: some were not, for what the mode lacks"
 FILES = {"calc.py": b"def add(a, b):\n    return a + b\n"}
 
 
@@ -43,7 +44,8 @@ class Cell:
     def __str__(self) -> str:
         if not self.tried and not self.undecided:
             return "no " + self.lacks[0] if self.lacks else "not tried"
-        return f"{self.tried}: {self.succeeded}" + (f" ?{self.undecided}" if self.undecided else "")
+        marks = (f" ?{self.undecided}" if self.undecided else "") + (" *" if self.lacks else "")
+        return f"{self.tried}: {self.succeeded}{marks}"
 
 
 async def run_attacks(
@@ -102,5 +104,5 @@ def table(modes: Mapping[str, Mapping[str, Cell]], classes: Sequence[AttackClass
     lines.insert(1, "  ".join("-" * width for width in widths))
     used = {lack for found in modes.values() for cell in found.values() for lack in cell.lacks}
     meanings = [f"  no {need.value}: {text}" for need, text in WITHOUT.items() if need.value in used]
-    told = ["", "tries: successes; ?n: attacks that could not be tried", *meanings]
+    told = ["", _LEGEND, *meanings]
     return "\n".join([*lines, *told])

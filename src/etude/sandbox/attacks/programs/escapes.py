@@ -180,7 +180,9 @@ def kernel_secrets() -> None:
             breach("a key", line)
 
 
-def processes(*markers: str) -> None:
+def processes(*reversed_markers: str) -> None:
+    """The markers come backwards, so that this command's own words, which pid 1 may show, do not hold them."""
+    markers = [marker[::-1] for marker in reversed_markers]
     seen = [name for name in os.listdir("/proc") if name.isdecimal()]
     if len(seen) > 4:
         breach(len(seen), "processes")
@@ -237,20 +239,20 @@ def other_user(secret: str) -> None:
 
 
 def mounting() -> None:
-    os.makedirs("/tmp/m", exist_ok=True)
+    os.makedirs("m", exist_ok=True)
     bind, move, remount = 0x1000, 0x2000, 0x20
     for source, kind, flags in (
         (b"t", b"tmpfs", 0), (b"p", b"proc", 0), (b"s", b"sysfs", 0), (b"/", b"", bind), (b"/usr", b"", bind | 0x4000),
         (b"/proc", b"", move), (b"none", b"", remount | bind), (b"d", b"devpts", 0), (b"c", b"cgroup2", 0),
         (b"/dev/vda", b"ext4", 0), (b"f", b"fuse", 0), (b"o", b"overlay", 0), (b"d", b"debugfs", 0),
     ):  # fmt: skip
-        must_be_denied("mount", source, b"/tmp/m", kind, flags, 0)
+        must_be_denied("mount", source, b"m", kind, flags, 0)
     must_be_denied("fsopen", b"tmpfs", 0)
     must_be_denied("fspick", -100, b"/", 0)
     must_be_denied("open_tree", -100, b"/usr", 1)
-    must_be_denied("move_mount", -100, b"/usr", -100, b"/tmp/m", 0)
+    must_be_denied("move_mount", -100, b"/usr", -100, b"m", 0)
     must_be_denied("mount_setattr", -100, b"/usr", 0x8000, struct.pack("=QQQQ", 0, 1, 0, 0), 32)
-    must_be_denied("pivot_root", b"/tmp", b"/tmp/m")
+    must_be_denied("pivot_root", b"/tmp", b"m")
     must_fail("fuse", lambda: os.open("/dev/fuse", os.O_RDWR))
 
 

@@ -98,12 +98,13 @@ def wake(milliseconds: str) -> None:
             break
     signal.signal(signal.SIGCONT, lambda *_: None)
     wake_every(float(milliseconds))
-    os.makedirs("/tmp/a/b", exist_ok=True)
-    os.chdir("/tmp/a/b")
+    top = os.path.abspath("a")
+    os.makedirs(f"{top}/b", exist_ok=True)
+    os.chdir(f"{top}/b")
     print("ready", flush=True)
     end = time.monotonic() + 40
     while time.monotonic() < end:
-        os.chdir("/tmp/a")
+        os.chdir(top)
         os.chdir("b")
 
 

@@ -118,7 +118,7 @@ TABLES: dict[str, tuple[Callable[[], None], int]] = {
     "epoll": (epoll, 900),
     "message_queues": (message_queues, 900),
     "aio": (aio, 100),
-    "locks": (locks, 20_000),
+    "locks": (locks, 3000),
     "terminals": (terminals, 900),
     "locked_memory": (locked_memory, 100),
 }
