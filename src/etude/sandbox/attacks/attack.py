@@ -57,7 +57,7 @@ class Scene:
 
     def breach(self, what: object) -> None:
         self.made += 1
-        self.breaches.append(str(what)[:300])
+        self.breaches.append(" ".join(str(what).split())[:300])
 
     def count(self, ok: bool, what: object) -> None:
         """Count a try that the sandbox withstood if `ok`."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from etude.sandbox.attacks import classes
 from etude.sandbox.attacks.attack import PATIENCE, NotTried, Scene, attack, program
-from etude.sandbox.contract import Box, BoxBusy, Limits, Process, SandboxError, SandboxLost
+from etude.sandbox.contract import Box, Limits, Process, SandboxError, SandboxLost
 
 SECRET = "seen-in-a-file-of-the-host"
 OTHERS_SECRET = "seen-in-a-file-of-another-box"
@@ -77,14 +77,11 @@ async def _try(scene: Scene, how: str, call: str, goal: str, period: float) -> N
                 copies = await box.fork()
             else:
                 copies = [await scene.sandboxes.create(scene.spec(_SETTLED, await box.snapshot()))]
-        except BoxBusy:
-            scene.held()
-            return
         except SandboxLost as error:
             scene.breach(f"{call} lost the box: {error}")
             return
-        except (SandboxError, FileNotFoundError) as error:  # It may fail, but not lead out.
-            scene.count(not isinstance(error, FileNotFoundError), f"{call}: {error!r}")
+        except (SandboxError, FileNotFoundError):  # It may fail, but not lead out.
+            scene.held()
             return
         seen = await copies[0].exec(f"grep -rslE '{SECRET}|{OTHERS_SECRET}' swapped", timeout=PATIENCE)
         new = [str(path) for path in _created(scene.folder)]

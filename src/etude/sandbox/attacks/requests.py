@@ -137,13 +137,17 @@ async def odd_files(scene: Scene) -> None:
         await _ask_all(scene, box, path, path)
 
 
+_PERIODS = (15, 10, 20, 3, 8, 1)
+"""Milliseconds from one wake-up to the next."""
+
+
 @attack(classes.SERVING, Feature.BACKGROUND, *_COPIES, race=True)
 async def waking_in_a_fork(scene: Scene) -> None:
     """Processes that SIGCONT timers wake, and that change folders, while the box is forked and moved."""
     for number in range(scene.races):
         box = await scene.sandboxes.create(scene.spec(LARGE))
         try:
-            await waking(box, "wake", str((0.3, 1, 3)[number % 3]))
+            await waking(box, "wake", str(_PERIODS[number % len(_PERIODS)]))
             await _ask(scene, f"fork {number}", partial(box.fork, 1))
             await _alive(scene, box, f"fork {number}")
         finally:

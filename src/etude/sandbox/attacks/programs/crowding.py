@@ -15,11 +15,15 @@ _TRIES = 200
 
 
 def _sleepers(uid: int | None) -> None:
+    failed = 0
     for _ in range(_TRIES // 4):
         try:
             pid = os.fork()
         except OSError:  # Those that have become somebody else make room.
-            time.sleep(0.01)
+            failed += 1
+            if failed == 6:
+                return
+            time.sleep(0.02)
             continue
         if pid == 0:
             if uid is not None:
