@@ -29,6 +29,8 @@ from etude.sandbox.modes import open_mode
 
 SOURCE = Path(__file__).resolve().parent.parent
 _SECONDS = 3600.0
+_FIND = "import sys, tests; sys.path.append(f'{list(tests.__path__)[0]}/../benchmarks')"
+"""Lets Python import what lies beside this file, wherever the repository is shown to an ordinary user."""
 _NO_CGROUPS = 'umount --recursive --lazy /sys/fs/cgroup; exec "$@"'
 
 
@@ -116,7 +118,7 @@ def _without_cgroups(words: list[str]) -> str:
 def _as_nobody(words: list[str], *, lend_ids: bool = False) -> str:
     if os.geteuid() != 0:
         return _run(_command(words))
-    code = f"import sys; from benchmarks._attack_modes import main; main({words!r})"
+    code = f"{_FIND}; from _attack_modes import main; main({words!r})"
     try:
         done = run_as_nobody(["-c", code], [], timeout=_SECONDS, lend_ids=lend_ids)
     except _pytest.outcomes.Skipped as reason:
@@ -140,7 +142,7 @@ def _in_uml(words: list[str], *, before: str = "") -> str:
 def _in_uml_as_nobody(words: list[str]) -> str:
     _require_uml()
     paths = f"PYTHONPATH={SOURCE / 'src'}:{SOURCE}"
-    code = f"from benchmarks._attack_modes import _as_nobody; print(_as_nobody({words!r}))"
+    code = f"{_FIND}; from _attack_modes import _as_nobody; print(_as_nobody({words!r}))"
     command = shlex.join([sys.executable, "-c", code])
     return run_in_uml(f"{SYSTEMD_SCOPE}\nexport {paths}\n{command}", timeout=_SECONDS).said
 
@@ -179,7 +181,10 @@ def outcomes_of(mode: str, races: int, attacks: list[str], *, cheats: bool) -> l
     found = json.loads(lines[-1])
     if "missing" in found:
         raise NotHere(found["missing"])
-    return [Outcome(**{**each, "breaches": tuple(each["breaches"])}) for each in found["outcomes"]]
+    return [
+        Outcome(**{**each, "breaches": tuple(each["breaches"]), "lacks": tuple(each["lacks"])})
+        for each in found["outcomes"]
+    ]
 
 
 # -- a mode's own process
@@ -192,7 +197,7 @@ async def _try_all(sandboxes: Sandboxes, folder: Path, races: int, attacks: list
         chosen = [ATTACKS[name] for name in attacks] if attacks else list(ATTACKS.values())
         found = await run_attacks(sandboxes, chosen, races=races, progress=lambda made: _say(str(made)))
         if cheats:
-            from benchmarks._attack_cheats import try_all
+            from _attack_cheats import try_all
 
             found += await try_all(sandboxes, folder / "tasks", _say, one=cheats == "one")
         return found

@@ -14,8 +14,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
+from _attack_modes import MODES, NotHere, outcomes_of
 from _report import finish
-from benchmarks._attack_modes import MODES, NotHere, outcomes_of
 
 from etude.journal import ProgressLine
 from etude.sandbox.attacks import ATTACKS, CLASSES, Cell, Outcome, cells, table
@@ -29,7 +29,7 @@ def _chosen(variable: str, known: list[str]) -> list[str]:
 
 
 def main() -> int:
-    from benchmarks._attack_cheats import CLASSES as GRADERS
+    from _attack_cheats import CLASSES as GRADERS
 
     races, begun = int(os.environ.get("RACES") or 20), time.perf_counter()
     attacks, cheats = _chosen("ATTACKS", list(ATTACKS)), os.environ.get("CHEATS", "1") != "0"

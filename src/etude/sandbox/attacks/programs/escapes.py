@@ -85,15 +85,11 @@ def _something(path: str) -> bytes:
 
 def host_files(*places: str) -> None:
     for place in places:
-        for way in (
-            place,
-            f"/proc/self/root{place}",
-            f"/proc/1/root{place}",
-            f"/proc/1/cwd{place}",
-            "/.." * 40 + place,
-        ):
+        for way in (top + place for top in ("", "/proc/self/root", "/proc/1/root", "/proc/1/cwd", "/.." * 40)):
             for look in (os.listdir, read):
-                must_fail(way, lambda look=look, way=way: look(way))  # type: ignore[misc]
+                with contextlib.suppress(OSError):
+                    if seen := look(way):  # An empty folder that covers the host's tells nothing.
+                        breach(way, seen)
     for folder, _, names in os.walk("/"):
         if folder.startswith(("/proc", "/usr")):
             continue
@@ -104,18 +100,8 @@ def host_files(*places: str) -> None:
 
 
 def system_folders() -> None:
-    folders = [
-        "/usr",
-        "/usr/bin",
-        "/usr/lib",
-        "/bin",
-        "/sbin",
-        "/lib",
-        "/opt/python",
-        "/opt/python/bin",
-        "/dev",
-        "/proc",
-    ]
+    names = "usr usr/bin usr/lib bin sbin lib opt/python opt/python/bin dev proc"
+    folders = [f"/{name}" for name in names.split()]
     for folder in filter(os.path.isdir, folders):
         must_fail(folder, lambda folder=folder: open(f"{folder}/evil", "w"))  # type: ignore[misc]
         must_fail(folder, lambda folder=folder: os.mkdir(f"{folder}/evil"))  # type: ignore[misc]
