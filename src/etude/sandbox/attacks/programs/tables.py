@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import errno
 import fcntl
 import os
 import signal
@@ -20,6 +21,7 @@ libc, librt = ctypes.CDLL(None, use_errno=True), ctypes.CDLL("librt.so.1", use_e
 _PIPE_SIZE, _GET_PIPE_SIZE = 1031, 1032
 _IO_SETUP = {"x86_64": 206, "aarch64": 0}[os.uname().machine]
 kept: list[object] = []
+in_one_message = 200
 
 
 def _checked(result: int, what: str) -> int:
@@ -53,7 +55,7 @@ def in_flight() -> None:
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     kept.append(pair)
     null = os.open("/dev/null", os.O_RDONLY)
-    rights = array.array("i", [null] * 200)
+    rights = array.array("i", [null] * in_one_message)
     for _ in range(4):
         pair[0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
     os.close(null)
@@ -141,12 +143,15 @@ def take(table: str) -> None:
 
 
 def probe(table: str) -> None:
+    global in_one_message
+    in_one_message = 10  # A process may have 1,024 in flight by itself.
     one, _ = TABLES[table]
     try:
         for _ in range(2):
             one()
     except OSError as error:
-        print("BREACH", table, error)
+        if error.errno != errno.ENOSYS:  # What no box has, none takes from others.
+            print("BREACH", table, error)
         return
     if table == "pipes":
         fresh = os.pipe()
