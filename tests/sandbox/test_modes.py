@@ -43,25 +43,23 @@ services_of_the_host_are_out_of_reach shared_memory_ends_with_the_processes_that
 """
 
 
-def cases(names: str, *attacks: str) -> type:
+def cases(names: str) -> type:
     """The contract's cases of these names, and no others."""
     chosen = {f"test_{name}": getattr(SandboxContract, f"test_{name}") for name in names.split()}
     tables = ("asynchronous_requests", "compiled_filters")  # All others are shared with whatever else the user runs.
-    return type("Cases", (), chosen | {"attacks": attacks, "tables": tables})
+    return type("Cases", (), chosen | {"tables": tables})
 
 
 @ordinary
 @needs("bwrap")
-class TestBubblewrap(  # type: ignore[misc]
-    cases(EVERYWHERE + ISOLATED, "mounting", "new_namespaces", "chroot", "network", "odd_sockets", "system_calls")
-):
+class TestBubblewrap(cases(EVERYWHERE + ISOLATED)):  # type: ignore[misc]
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
         return lambda: open_mode("bubblewrap", tmp_path / "boxes")
 
 
 @ordinary
-class TestLandlock(cases(EVERYWHERE, "new_namespaces", "system_calls", "odd_sockets")):  # type: ignore[misc]
+class TestLandlock(cases(EVERYWHERE)):  # type: ignore[misc]
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
         return lambda: open_mode("landlock", tmp_path / "boxes")

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.sandbox import RequestRefused, SandboxError
+from etude.sandbox import Capability, RequestRefused, SandboxError
+from etude.sandbox.oci import runtimes
 from etude.sandbox.oci.attachment import Attachment
 from etude.sandbox.oci.init_bundle import BUNDLE_FOLDER, INIT, write_init_bundle
 from etude.sandbox.oci.owner import Owner
@@ -158,3 +159,32 @@ def test_what_is_carried_runs_where_there_is_nothing_else(tmp_path: Path) -> Non
         [*program, look], preexec_fn=lambda: os.chroot(tmp_path / "root"), capture_output=True, check=False, env={}
     )
     assert done.stdout == f"{BUNDLE_FOLDER} 1\n".encode(), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("runtime", "has"),
+    [
+        ("", set()),
+        ("crun", set()),
+        ("runsc", {Capability.OWN_KERNEL}),
+        ("runsc-kvm", {Capability.OWN_KERNEL}),
+        ("io.containerd.kata.v2", {Capability.OWN_KERNEL, Capability.OWN_MACHINE}),
+        ("kata-fc", {Capability.OWN_KERNEL, Capability.OWN_MACHINE}),
+    ],
+)
+def test_runtimes_with_a_kernel_of_their_own_are_known_by_name(runtime: str, has: set[Capability]) -> None:
+    assert runtimes.capabilities_of(runtime) == has
+
+
+def test_virtual_machines_are_refused_without_kvm(tmp_path: Path) -> None:
+    (tmp_path / "kvm").touch()
+    here, absent = str(tmp_path / "kvm"), str(tmp_path / "no-kvm")
+    for runtime in ("kata", "kata-fc", "firecracker"):
+        assert runtimes.refusal(runtime, local=True, kvm=here) == ""
+        assert runtimes.refusal(runtime, local=False, kvm=absent) == ""
+        refused = runtimes.refusal(runtime, local=True, kvm=absent)
+        assert f"sandbox.runtime = '{runtime}'" in refused
+        assert f"no {absent}" in refused
+        assert "\n" not in refused
+    for runtime in ("", "runc", "runsc"):
+        assert runtimes.refusal(runtime, local=True, kvm=absent) == ""

@@ -36,6 +36,34 @@ def doctor(
 
 @sandboxes.command()
 @verb()
+def attack(
+    races: Annotated[int, typer.Option(min=1, help="Try each attack that needs luck this often.")] = 20,
+    mode: Annotated[
+        list[str] | None, typer.Option(help="A mode to attack; repeatable; by default all there are.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--class", help="A class of attacks; repeatable; by default all.")
+    ] = None,
+) -> int:
+    """Attack the sandbox in every mode that this host has, and print one table of modes and classes.
+
+    A cell says how often attacks of the class were tried and succeeded, or what the mode does not promise.
+
+    The exit code is 1 if an attack succeeded or could not be tried. All boxes are temporary. Takes minutes.
+
+    \b
+    Examples:
+      etude sandbox attack
+      etude sandbox attack --mode landlock
+      etude sandbox attack --class "path walks" --races 1000
+    """
+    from etude.cli.host_checks import attack_command
+
+    return attack_command(races, mode or [], only or [])
+
+
+@sandboxes.command()
+@verb()
 def fidelity() -> int:
     """Compare a box with a login shell: could an agent tell them apart?
 

@@ -20,6 +20,7 @@ from etude.sandbox.contract import (
     BoxSpec,
     BoxStats,
     BuildTerms,
+    Capability,
     ExecResult,
     Feature,
     Process,
@@ -41,6 +42,10 @@ class GatedSandboxes:
     @property
     def features(self) -> frozenset[Feature]:
         return self._inner.features
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return self._inner.capabilities
 
     async def add_image(self, files: dict[str, bytes], *, base: str = "host", workdir: str = "/work") -> str:
         return await self._inner.add_image(files, base=base, workdir=workdir)

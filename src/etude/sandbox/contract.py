@@ -88,6 +88,29 @@ class Feature(StrEnum):
     cannot grade."""
 
 
+class Capability(StrEnum):
+    """A wall of a backend: what its boxes cannot reach, or do not share. Unlike a Feature, it enables no call.
+    `etude sandbox attack` tries each wall that a backend declares."""
+
+    HOST_FILES = "host_files"
+    """Commands reach no file of the host but its system folders, and can change none."""
+    NAMESPACES = "namespaces"
+    """A box has its own process table, mounts, devices, System V objects and host name. Commands see no other's."""
+    OWN_INIT = "own_init"
+    """Pid 1 of a box is ours. Commands can neither end, trace nor read it, and end with everything they started."""
+    SYSTEM_CALLS = "system_calls"
+    """Commands cannot make the system calls of inside/seccomp.json, nor namespaces."""
+    KERNEL_TABLES = "kernel_tables"
+    """What a box takes of the kernel's tables (inotify, pipes, descriptors in flight...) is limited for it alone."""
+    BUFFER_MEMORY = "buffer_memory"
+    """What a box keeps in buffers of sockets and pipes counts towards its memory."""
+    OWN_KERNEL = "own_kernel"
+    """System calls of commands are answered by a kernel of the box's own (gVisor, Kata, Firecracker), so that a bug of
+    the host's kernel is no way out."""
+    OWN_MACHINE = "own_machine"
+    """That kernel runs in a virtual machine (Kata, Firecracker). The host needs /dev/kvm."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Resource limits of a box. Each command in the box gets the full `cpu_seconds` and `output_bytes` for itself."""
@@ -344,6 +367,9 @@ class Sandboxes(Protocol):
 
     @property
     def features(self) -> frozenset[Feature]: ...
+
+    @property
+    def capabilities(self) -> frozenset[Capability]: ...
 
     async def add_image(self, files: dict[str, bytes], *, base: str = "host", workdir: str = "/work") -> str:
         """Make an image from a base image and `files` (path relative to `workdir` -> content); return its id. Images

@@ -29,6 +29,7 @@ class OwnFleet(FleetSandboxes):
             self._cluster = InlineCluster()
             self._fleet: Fleet | None = await open_fleet(self._cluster, SandboxRecipe(), self._root, policy=POLICY)
             self.dispatcher, self.features = self._fleet.dispatcher, self._fleet.features
+            self.capabilities = self._fleet.capabilities
         return await super().ask(method, *args, **options)
 
     async def close(self) -> None:

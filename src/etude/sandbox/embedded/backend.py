@@ -18,11 +18,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from etude.sandbox.commands import ENVIRONMENT
-from etude.sandbox.contract import Box, BoxSpec, BuildTerms, Egress, Feature, Limits, SandboxError, TriedBuild
+from etude.sandbox.contract import (
+    Box,
+    BoxSpec,
+    BuildTerms,
+    Capability,
+    Egress,
+    Feature,
+    Limits,
+    SandboxError,
+    TriedBuild,
+)
 from etude.sandbox.egress.upstream import Upstream
 from etude.sandbox.embedded.box import EmbeddedBox
 from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
-from etude.sandbox.embedded.cgroups import BoxCgroup, Cgroups
+from etude.sandbox.embedded.cgroups import MEMORY, BoxCgroup, Cgroups
 from etude.sandbox.embedded.copies import CopyableBox
 from etude.sandbox.embedded.probe import Host, probe_host
 from etude.sandbox.embedded.zygote_client import ZygoteClient
@@ -110,6 +120,19 @@ class EmbeddedSandboxes:
             found |= {Feature.SECOND_USER, Feature.ROOT_USER}
         if self._zygote.own_ids:
             found.add(Feature.OWN_IDS)
+        return frozenset(found)
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        found = {
+            Capability.HOST_FILES,
+            Capability.NAMESPACES,
+            Capability.OWN_INIT,
+            Capability.SYSTEM_CALLS,
+            Capability.KERNEL_TABLES,
+        }
+        if self.cgroups is not None and MEMORY in self.cgroups.controllers:
+            found.add(Capability.BUFFER_MEMORY)
         return frozenset(found)
 
     # -- images

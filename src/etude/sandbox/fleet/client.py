@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from etude.cluster.contract import ClusterError, DeadlineExceeded, Remote, ServiceDied
-from etude.sandbox.contract import Box, BoxSpec, Feature, SandboxError, SandboxUnavailable
+from etude.sandbox.contract import Box, BoxSpec, Capability, Feature, SandboxError, SandboxUnavailable
 from etude.sandbox.fleet.images import ImageCall
 from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.fleet.remote_box import RemoteBox
@@ -23,15 +23,24 @@ from etude.sandbox.options import Build, BuildOptions
 
 
 class FleetSandboxes:
-    def __init__(self, dispatcher: Remote, features: frozenset[Feature], policy: Policy) -> None:
-        self.dispatcher, self.features, self._policy = dispatcher, features, policy
+    """Sandbox backend that gets its boxes from the fleet's dispatcher. Each instance owns the boxes that it makes."""
+
+    def __init__(
+        self,
+        dispatcher: Remote,
+        features: frozenset[Feature],
+        policy: Policy,
+        capabilities: frozenset[Capability] = frozenset(),
+    ) -> None:
+        self.dispatcher, self._policy = dispatcher, policy
+        self.features, self.capabilities = features, capabilities
         self._owner = secrets.token_hex(8)
         self._requests = 0
         self._closed = False
         self._renewing: asyncio.Task[None] | None = None
 
     def __reduce__(self) -> Any:
-        return FleetSandboxes, (self.dispatcher, self.features, self._policy)
+        return FleetSandboxes, (self.dispatcher, self.features, self._policy, self.capabilities)
 
     # -- images
 

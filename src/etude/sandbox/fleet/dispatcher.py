@@ -12,12 +12,13 @@ import contextlib
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etude.cluster.contract import ClusterError, DeadlineExceeded, Remote, ServiceDied
 from etude.sandbox.contract import (
     BoxBusy,
     BoxSpec,
+    Capability,
     Feature,
     ImageError,
     RequestRefused,
@@ -31,6 +32,9 @@ from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.fleet.remote_errors import FleetFull
 from etude.sandbox.fleet.resources import demand_of
 from etude.sandbox.fleet.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from etude.sandbox.fleet.host import HostInventory
 
 _FINAL = (RequestRefused, ImageError, BoxBusy)
 """Errors that would be the same on any other host, so the request is not tried elsewhere."""
@@ -60,17 +64,18 @@ class Dispatcher:
         self._restarts = dict.fromkeys(hosts, 0)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._event_came = asyncio.Event()
-        self._features: frozenset[Feature] | None = None
+        self._common: tuple[frozenset[Feature], frozenset[Capability]] | None = None
         self._drained: set[str] = set()
         self._image_turn = 0
 
-    async def open(self) -> frozenset[Feature]:
-        """Start all hosts, at the first call only. Return the features that all of them have."""
-        if self._features is None:
+    async def open(self) -> tuple[frozenset[Feature], frozenset[Capability]]:
+        """Start all hosts, at the first call only. Return the features and capabilities that all of them have."""
+        if self._common is None:
             facts = await asyncio.gather(*(self._join(name) for name in self._remotes))
-            self._features = frozenset.intersection(*facts)
+            features = frozenset.intersection(*(found.features for found in facts))
+            self._common = features, frozenset.intersection(*(found.capabilities for found in facts))
             self._spawn(self._tick_forever())
-        return self._features
+        return self._common
 
     # -- calls of clients
 
@@ -199,14 +204,14 @@ class Dispatcher:
     async def _call(self, host: str, method: str, *args: Any) -> Any:
         return await self._remotes[host].call(method, *args, deadline=self._policy.create_seconds)
 
-    async def _join(self, name: str) -> frozenset[Feature]:
-        """Start a host's backend and add the host to the scheduler. Return the host's features."""
-        facts = await self._call(name, "open")
+    async def _join(self, name: str) -> HostInventory:
+        """Start a host's backend and add the host to the scheduler."""
+        facts: HostInventory = await self._call(name, "open")
         self._handle(events.HostJoined(name, facts.capacity, facts.held))
         for image, image_call in facts.images.items():
             self._images.learn(image, name, image_call)
         self._spawn(self._receive_reports(name))
-        return frozenset(facts.features)
+        return facts
 
     async def _receive_reports(self, name: str) -> None:
         seen = 0

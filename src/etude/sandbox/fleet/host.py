@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from etude.recipe.acting import SandboxRecipe
-from etude.sandbox.contract import Box, BoxSpec, Feature, Poll, Process, RequestRefused, Sandboxes, SandboxLost
+from etude.sandbox.contract import (
+    Box,
+    BoxSpec,
+    Capability,
+    Feature,
+    Poll,
+    Process,
+    RequestRefused,
+    Sandboxes,
+    SandboxLost,
+)
 from etude.sandbox.fleet.events import HeldBox
 from etude.sandbox.fleet.images import ImageCall
 from etude.sandbox.fleet.load_meter import LoadMeter
@@ -38,10 +48,11 @@ _PROCESS = frozenset(("write", "close_stdin", "resize", "kill"))
 
 @dataclass(frozen=True, slots=True)
 class HostInventory:
-    """What a host reports when it joins a fleet: its size, features, and the boxes and images it already has."""
+    """What a host reports when it joins a fleet: its size, features, walls, and the boxes and images it already has."""
 
     capacity: Capacity
     features: frozenset[Feature]
+    capabilities: frozenset[Capability]
     held: tuple[HeldBox, ...]
     images: dict[str, ImageCall | None]
     """Maps the id of each image that this host has made since its service started to the backend call that made the
@@ -106,7 +117,8 @@ class SandboxHost:
             self._orphan_watch = asyncio.create_task(self._destroy_orphans())
         cpus = self._policy.box_cpus
         held = tuple(HeldBox(name, it.owner, demand_of(it.spec, cpus)) for name, it in self._boxes.items())
-        return HostInventory(self._load_meter.capacity, self._backend.features, held, dict(self._images))
+        features, capabilities = self._backend.features, self._backend.capabilities
+        return HostInventory(self._load_meter.capacity, features, capabilities, held, dict(self._images))
 
     async def report(self, seen: int) -> Report:
         """Return the resource use, and the boxes found dead except the first `seen`, which the dispatcher knows of. A

@@ -10,7 +10,7 @@ from pathlib import Path
 from etude.cluster.contract import Cluster, ClusterError, Remote
 from etude.cluster.supervise import OnEvent, Supervised
 from etude.recipe.acting import SandboxRecipe
-from etude.sandbox.contract import Feature, SandboxError, SandboxUnavailable
+from etude.sandbox.contract import Capability, Feature, SandboxError, SandboxUnavailable
 from etude.sandbox.fleet.client import FleetSandboxes
 from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.open import without_fleet
@@ -24,11 +24,12 @@ class Fleet:
     dispatcher: Remote
     hosts: dict[str, Remote]
     features: frozenset[Feature]
+    capabilities: frozenset[Capability]
     policy: Policy
 
     def sandboxes(self) -> FleetSandboxes:
         """Return a new client, which owns its own boxes."""
-        return FleetSandboxes(self.dispatcher, self.features, self.policy)
+        return FleetSandboxes(self.dispatcher, self.features, self.policy, self.capabilities)
 
     async def keep(self, restarts: int, on_event: OnEvent) -> None:
         """Restart the dispatcher whenever it has died, at most `restarts` times. Runs until cancelled."""
@@ -66,11 +67,11 @@ async def open_fleet(cluster: Cluster, recipe: SandboxRecipe, root: Path, *, pol
         dispatcher = await cluster.start(
             "fleet", "etude.sandbox.fleet.dispatcher:Dispatcher", hosts, policy, cpus=_CPUS
         )
-        features = await dispatcher.call("open", deadline=policy.create_seconds)
+        features, capabilities = await dispatcher.call("open", deadline=policy.create_seconds)
     except (ClusterError, SandboxError) as error:
         await asyncio.gather(*(_end(host) for host in hosts.values()))
         raise SandboxUnavailable(f"the fleet did not open: {error}") from error
-    return Fleet(dispatcher, hosts, features, policy)
+    return Fleet(dispatcher, hosts, features, capabilities, policy)
 
 
 async def _end(host: Remote) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from etude.sandbox.contract import Feature
+from etude.sandbox.contract import Capability, Feature
 from etude.sandbox.images.host_base import SYSTEM
 from etude.sandbox.inside import kernel
 from etude.sandbox.inside.zygote_root import HOSTNAME
@@ -45,6 +45,7 @@ class Confinement(Protocol):
 
     name: str
     features: frozenset[Feature]
+    capabilities: frozenset[Capability]
 
     @property
     def text(self) -> str:
@@ -66,6 +67,7 @@ class Bubblewrap:
 
     name = "bubblewrap"
     features = _COMMON | {Feature.ISOLATED, Feature.NO_NETWORK}
+    capabilities = frozenset({Capability.HOST_FILES, Capability.NAMESPACES, Capability.SYSTEM_CALLS})
     text = (
         "namespaces made by bwrap, which may be set-uid root where yours are forbidden; one user per box; copied only "
         "while no command runs"
@@ -118,6 +120,7 @@ class Landlock:
 
     name = "landlock"
     features = _COMMON | {Feature.NO_NETWORK}
+    capabilities = frozenset({Capability.HOST_FILES, Capability.SYSTEM_CALLS})
 
     @property
     def text(self) -> str:
@@ -145,6 +148,7 @@ class Plain:
 
     name = "plain"
     features = _COMMON
+    capabilities: frozenset[Capability] = frozenset()
     text = "nothing keeps commands in: for code that you trust; grades nothing; only by sandbox.mode=plain"
 
     def refusal(self) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from etude.sandbox.contract import Box, BoxBusy, BoxSpec, Feature, ImageError, RequestRefused, SandboxError
+from etude.sandbox.contract import Box, BoxBusy, BoxSpec, Capability, Feature, ImageError, RequestRefused, SandboxError
 from etude.sandbox.images.host_base import build_bases
 from etude.sandbox.images.image import HOST, Image
 from etude.sandbox.images.owners import remove_tree
@@ -43,6 +43,10 @@ class FolderSandboxes:
     @property
     def features(self) -> frozenset[Feature]:
         return self.confinement.features
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return self.confinement.capabilities
 
     # -- images
 

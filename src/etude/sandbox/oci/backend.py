@@ -16,10 +16,21 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from etude.sandbox.commands import ENVIRONMENT
-from etude.sandbox.contract import Box, BoxSpec, Egress, Feature, RequestRefused, SandboxError, SandboxLost
+from etude.sandbox.contract import (
+    Box,
+    BoxSpec,
+    Capability,
+    Egress,
+    Feature,
+    RequestRefused,
+    SandboxError,
+    SandboxLost,
+    SandboxUnavailable,
+)
 from etude.sandbox.images.image import HOST
 from etude.sandbox.images.store import check_workdir
 from etude.sandbox.inside.zygote_root import HOSTNAME
+from etude.sandbox.oci import runtimes
 from etude.sandbox.oci.box import ForkImage, OciBox
 from etude.sandbox.oci.endpoint import find_engine
 from etude.sandbox.oci.images import EngineImage, OciImages
@@ -44,6 +55,8 @@ class OciSandboxes:
         the engine's address (see find_engine). `runtime` is runc, crun, runsc or kata; empty: the engine's default."""
         self.engine, self.runtime, self.owner = find_engine(endpoint), runtime, Owner.new()
         self.engine.require_runtime(runtime)
+        if refusal := runtimes.refusal(runtime, local=self.engine.local):
+            raise SandboxUnavailable(refusal)
         self._root = Path(root).absolute()
         self._root.mkdir(parents=True, exist_ok=True)
         self.images = OciImages(self.engine, self._root, base)
@@ -57,6 +70,11 @@ class OciSandboxes:
     def features(self) -> frozenset[Feature]:
         absent = {Feature.EGRESS, Feature.DISK_LIMIT}
         return frozenset(Feature) - (absent if self.engine.root_is_apart else absent | {Feature.ROOT_USER})
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        ours = {Capability.HOST_FILES, Capability.NAMESPACES, Capability.OWN_INIT, Capability.SYSTEM_CALLS}
+        return frozenset(ours) | runtimes.capabilities_of(self.runtime)
 
     # -- images
 

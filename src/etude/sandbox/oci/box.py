@@ -95,6 +95,11 @@ class OciBox(ServedBox):
             raise RequestRefused(f"box {self.id}: {error}")
         if step.startswith(IMAGE):
             raise ImageError(f"image {self.spec.image}: {error}; a box needs a folder there: remove what the image has")
+        if step == "openat2 and pidfd_open":
+            raise SandboxUnavailable(
+                f"a container cannot be made into a box here ({error}): its runtime's kernel is too old: use a gVisor "
+                "(runsc) newer than 2024, or another runtime"
+            )
         if step != "lost":
             raise SandboxUnavailable(
                 f"a container cannot be made into a box here ({step}: {error}); its init needs a user namespace: see "

@@ -1,4 +1,4 @@
-"""What escapes.py sends into boxes besides attacks.py: programs that flood, hide and swap."""
+"""Programs that flood, hide and swap, as texts."""
 
 from __future__ import annotations
 

@@ -1,0 +1,112 @@
+"""The classes of attacks on a sandbox. Each has an invariant: what no attack of the class may achieve, however it is
+spelled. A mode promises a class if its backend has the features and capabilities that the class needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from etude.sandbox.contract import Capability, Feature
+
+Need = Feature | Capability
+
+
+@dataclass(frozen=True, slots=True)
+class AttackClass:
+    name: str
+    invariant: str
+    needs: tuple[Need, ...] = ()
+    """What a backend must have to promise the class. An attack may need more."""
+
+
+PATHS = AttackClass(
+    "path walks",
+    "no path walk of ours follows a link that a process in a box could have made, and no tree is copied while it can "
+    "change",
+    (Feature.SNAPSHOT, Feature.FORK, Capability.HOST_FILES),
+)
+FILES = AttackClass(
+    "files of the host", "commands reach no file of the host but its system folders", (Capability.HOST_FILES,)
+)
+FOLDERS = AttackClass("system folders", "commands change nothing in the host's folders", (Capability.HOST_FILES,))
+SETTINGS = AttackClass(
+    "kernel settings", "commands change no setting of the kernel and read none of its secrets", (Capability.NAMESPACES,)
+)
+NAMESPACES = AttackClass(
+    "namespaces", "commands make no mount and no namespace, and enter no other", (Capability.SYSTEM_CALLS,)
+)
+DEVICES = AttackClass("devices", "commands reach harmless devices and their own terminal alone", (Capability.OWN_INIT,))
+NETWORK = AttackClass("network", "commands reach no address but their own loopback", (Feature.NO_NETWORK,))
+CALLS = AttackClass(
+    "system calls", "commands make no system call of the deny-list, by no convention", (Capability.SYSTEM_CALLS,)
+)
+INIT = AttackClass("pid 1", "commands neither end, trace nor read pid 1", (Capability.OWN_INIT,))
+SERVING = AttackClass(
+    "requests",
+    "no name, file or process of a box makes a request fail other than by a refusal, or ends or blocks the box",
+)
+OTHERS = AttackClass(
+    "other processes",
+    "commands see and signal no process of the host, of other boxes, or of another user",
+    (Capability.NAMESPACES,),
+)
+RIGHTS = AttackClass(
+    "rights", "commands have no right over the host, and gain none by set-id programs", (Capability.NAMESPACES,)
+)
+NEIGHBOURS = AttackClass("neighbours", "a box learns nothing of other boxes", (Capability.NAMESPACES,))
+TABLES = AttackClass(
+    "kernel tables",
+    "what a box takes of the kernel's tables is missing to no other box and not to the host",
+    (Capability.KERNEL_TABLES,),
+)
+BUFFERS = AttackClass(
+    "socket buffers",
+    "what a box keeps in buffers of sockets and pipes counts towards its memory",
+    (Capability.BUFFER_MEMORY,),
+)
+PROCESSES = AttackClass(
+    "process limit", "no box has more processes than its limit, whatever users they run as", (Feature.PROCESS_LIMIT,)
+)
+FILLING = AttackClass(
+    "filling up", "what a box fills (memory, disk, inodes, descriptors) is full for it alone", (Feature.MEMORY_LIMIT,)
+)
+HIDING = AttackClass("hiding", "when a command returns, everything that it started has ended", (Capability.OWN_INIT,))
+EGRESS = AttackClass(
+    "egress", "the proxy connects to no address of the host or of a private network, however written", (Feature.EGRESS,)
+)
+IMAGES = AttackClass(
+    "images", "a malformed image or layer is refused as such, and leads out of the store nowhere", (Feature.ROOT_USER,)
+)
+
+CLASSES = (
+    PATHS, FILES, FOLDERS, SETTINGS, NAMESPACES, DEVICES, NETWORK, CALLS, INIT, SERVING, OTHERS, RIGHTS, NEIGHBOURS,
+    TABLES, BUFFERS, PROCESSES, FILLING, HIDING, EGRESS, IMAGES,
+)  # fmt: skip
+
+WITHOUT: dict[Need, str] = {
+    Feature.SNAPSHOT: "files of a box are not stored",
+    Feature.FORK: "boxes are not copied",
+    Feature.NO_NETWORK: "commands have the host's network",
+    Feature.EGRESS: "there is no proxy: no box reaches any host",
+    Feature.MEMORY_LIMIT: "nobody limits memory",
+    Feature.PROCESS_LIMIT: "nobody counts the processes of a box",
+    Feature.DISK_LIMIT: "only the size of single files is limited",
+    Feature.SECOND_USER: "a box has one user",
+    Feature.ROOT_USER: "no command runs as root, and images with other users are refused",
+    Feature.PTY: "commands have no terminal",
+    Feature.BACKGROUND: "no command runs in the background",
+    Feature.ISOLATED: "nothing keeps commands in, so nothing is graded",
+    Capability.HOST_FILES: "commands have the files of the user who runs this",
+    Capability.NAMESPACES: "commands see the host's processes, devices and settings as their user does",
+    Capability.OWN_INIT: "pid 1 and /dev are not ours; what a command leaves behind is ended by a watch",
+    Capability.SYSTEM_CALLS: "commands may make every system call",
+    Capability.KERNEL_TABLES: "boxes share the kernel's tables with everything that has their user id",
+    Capability.BUFFER_MEMORY: "nobody limits buffers of sockets and pipes (cgroups would)",
+    Capability.OWN_KERNEL: "boxes share the host's kernel",
+    Capability.OWN_MACHINE: "boxes are no virtual machines",
+}
+"""What it means for a mode not to have something that a class needs."""
+
+
+def lacking(needs: Iterable[Need], has: frozenset[Need]) -> list[Need]:
+    return [need for need in needs if need not in has]

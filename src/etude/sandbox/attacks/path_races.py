@@ -1,0 +1,96 @@
+"""Snapshots and forks of a box whose process wakes within the freeze and swaps a folder for a link."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from etude.sandbox.attacks import classes
+from etude.sandbox.attacks.attack import PATIENCE, NotTried, Scene, attack, program
+from etude.sandbox.contract import Box, Limits, Process, SandboxError, SandboxLost
+
+SECRET = "seen-in-a-file-of-the-host"
+OTHERS_SECRET = "seen-in-a-file-of-another-box"
+CREATED = "created-on-the-host-by-a-box"
+_PERIODS = (15, 8, 4, 25, 2, 40)
+"""Milliseconds from the freeze to the wake-up, one after the other."""
+_FOLDERS = 250
+_SETTLED = Limits(memory_mb=256, processes=20, cpu_seconds=60, disk_mb=256)
+
+
+async def waking(box: Box, *words: str) -> Process:
+    """Start a function of programs/freezing.py in the background, and wait until it is ready."""
+    process = await box.start(["python", "-B", "-c", program("freezing"), "{}", *words], timeout=60)
+    said, deadline = b"", asyncio.get_running_loop().time() + PATIENCE
+    while b"ready" not in said:
+        poll = await process.poll(wait=5)
+        said += poll.output
+        if poll.code is not None or asyncio.get_running_loop().time() > deadline:
+            raise NotTried(f"{words} did not start: {said[-400:]!r}")
+    return process
+
+
+def goals(scene: Scene) -> list[str]:
+    """What a link may lead to: the host's folder through /proc, and the boxes' cells. A process of the host
+    whose rights are no more than the copier's shows it the host's root: an attacker would try all pids."""
+    host = str(scene.folder)
+    return [f"/proc/{os.getpid()}/root{host}", "/cells", f"/proc/{os.getpid()}/root{host}/into"]
+
+
+@attack(classes.PATHS, race=True)
+async def snapshot_of_a_waking_box(scene: Scene) -> None:
+    """Swap a folder for a link once, while the box is copied into a layer."""
+    await _race(scene, "once", "snapshot")
+
+
+@attack(classes.PATHS, race=True)
+async def snapshot_in_a_storm_of_swaps(scene: Scene) -> None:
+    """Swap a folder and a link as often as possible, so that one of both is copied and the other is entered."""
+    await _race(scene, "storm", "snapshot")
+
+
+@attack(classes.PATHS, race=True)
+async def fork_of_a_waking_box(scene: Scene) -> None:
+    """The same while a fork copies the box's cell, since a process has a file open."""
+    await _race(scene, "once", "fork")
+
+
+async def _race(scene: Scene, how: str, call: str) -> None:
+    (scene.folder / "secret").write_text(SECRET, encoding="utf-8")
+    (scene.folder / "into").mkdir(exist_ok=True)
+    other = await scene.box()
+    await other.write_file("hidden", OTHERS_SECRET.encode())
+    for number in range(scene.races):
+        await _try(scene, how, call, goals(scene)[number % len(goals(scene))], _PERIODS[number % len(_PERIODS)])
+
+
+async def _try(scene: Scene, how: str, call: str, goal: str, period: float) -> None:
+    box = await scene.sandboxes.create(scene.spec(_SETTLED))
+    copies: list[Box] = []
+    try:
+        if call == "fork":  # A process with an open file cannot be moved, so its cell is copied.
+            await box.start("exec 3<calc.py; sleep 60", timeout=90)
+        await waking(box, "swap", str(_FOLDERS), goal, str(period), how)
+        try:
+            if call == "fork":
+                copies = await box.fork()
+            else:
+                copies = [await scene.sandboxes.create(scene.spec(_SETTLED, await box.snapshot()))]
+        except SandboxLost as error:
+            scene.breach(f"{call} lost the box: {error}")
+            return
+        except (SandboxError, FileNotFoundError):  # It may fail, but not lead out.
+            scene.held()
+            return
+        seen = await copies[0].exec(f"grep -rslE '{SECRET}|{OTHERS_SECRET}' swapped", timeout=PATIENCE)
+        new = [str(path) for path in _created(scene.folder)]
+        scene.count(not seen.stdout and not new, f"{call} by {goal} after {period} ms: {seen.stdout!r} {new}")
+        for path in _created(scene.folder):
+            path.unlink()
+    finally:
+        await asyncio.gather(*(each.destroy() for each in (box, *copies)))
+
+
+def _created(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.name == CREATED]

@@ -1,0 +1,168 @@
+"""Programs that take all they get of one of the kernel's tables and hold it, or that look whether some is left.
+
+`python -c <this file> {} take <table>`: prints "HELD n" and sleeps. `... probe <table>`: prints BREACH if a process that
+holds nothing gets none, or less than it should.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+libc, librt = ctypes.CDLL(None, use_errno=True), ctypes.CDLL("librt.so.1", use_errno=True)
+_PIPE_SIZE, _GET_PIPE_SIZE = 1031, 1032
+_IO_SETUP = {"x86_64": 206, "aarch64": 0}[os.uname().machine]
+kept: list[object] = []
+in_one_message = 200
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), what)
+    return result
+
+
+def inotify() -> None:
+    kept.append(_checked(libc.inotify_init1(0), "inotify_init1"))
+
+
+def watches() -> None:
+    if not kept:
+        inotify()
+        os.makedirs("watched", exist_ok=True)
+    path = f"watched/{os.getpid()}-{len(kept)}"
+    with open(path, "w"):
+        pass
+    kept.append(_checked(libc.inotify_add_watch(kept[0], path.encode(), 2), "inotify_add_watch"))
+
+
+def pipes() -> None:
+    ends = os.pipe()
+    kept.append(ends)
+    fcntl.fcntl(ends[1], _PIPE_SIZE, 1 << 20)
+
+
+def in_flight() -> None:
+    """Descriptors sent through a socket and not received yet."""
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    kept.append(pair)
+    null = os.open("/dev/null", os.O_RDONLY)
+    rights = array.array("i", [null] * in_one_message)
+    for _ in range(4):
+        pair[0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    os.close(null)
+
+
+def timers() -> None:
+    """POSIX timers, which count as queued signals of their user."""
+    timer = ctypes.c_void_p()
+    _checked(libc.timer_create(1, None, ctypes.byref(timer)), "timer_create")
+    kept.append(timer)
+
+
+def epoll() -> None:
+    if not kept:
+        kept.extend([libc.epoll_create1(0), os.pipe()])
+    number = os.dup(kept[1][0])  # type: ignore[index]
+    event = (ctypes.c_uint32 * 3)(1, number, 0)
+    kept.append(number)
+    _checked(libc.epoll_ctl(kept[0], 1, number, ctypes.byref(event)), "epoll_ctl")
+
+
+def message_queues() -> None:
+    attributes = (ctypes.c_long * 8)(0, 10, 8192)
+    name = f"/etude-{os.getpid()}-{len(kept)}".encode()
+    kept.append(_checked(librt.mq_open(name, 0o102, 0o600, attributes), "mq_open"))
+    librt.mq_unlink(name)
+
+
+def aio() -> None:
+    context = ctypes.c_ulong()
+    _checked(libc.syscall(_IO_SETUP, 4000, ctypes.byref(context)), "io_setup")
+    kept.append(context)
+
+
+def locks() -> None:
+    """Bytes locked in one file."""
+    if not kept:
+        kept.append(os.open(f"locked-{os.getpid()}", os.O_RDWR | os.O_CREAT))
+    fcntl.lockf(kept[0], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 2 * len(kept))  # type: ignore[arg-type]
+    kept.append(None)
+
+
+def terminals() -> None:
+    kept.append(os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY))
+
+
+def locked_memory() -> None:
+    import mmap
+
+    page = mmap.mmap(-1, 1 << 16)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    _checked(libc.mlock(ctypes.c_void_p(address), 1 << 14), "mlock")
+    kept.append(page)
+
+
+TABLES: dict[str, tuple[Callable[[], None], int]] = {
+    "inotify": (inotify, 1000),
+    "watches": (watches, 20_000),
+    "pipes": (pipes, 480),
+    "in_flight": (in_flight, 30),
+    "timers": (timers, 100_000),
+    "epoll": (epoll, 900),
+    "message_queues": (message_queues, 900),
+    "aio": (aio, 100),
+    "locks": (locks, 3000),
+    "terminals": (terminals, 900),
+    "locked_memory": (locked_memory, 100),
+}
+"""What takes one more, and how many a process takes at most."""
+
+
+def take(table: str) -> None:
+    one, most = TABLES[table]
+    taken, why = 0, "enough"
+    for _ in range(most):
+        try:
+            one()
+        except OSError as error:
+            why = str(error)
+            break
+        taken += 1
+    print("HELD", taken, why, flush=True)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    time.sleep(120)
+
+
+def probe(table: str) -> None:
+    global in_one_message
+    in_one_message = 10  # A process may have 1,024 in flight by itself.
+    one, _ = TABLES[table]
+    try:
+        for _ in range(2):
+            one()
+    except OSError as error:
+        if error.errno != errno.ENOSYS:  # What no box has, none takes from others.
+            print("BREACH", table, error)
+        return
+    if table == "pipes":
+        fresh = os.pipe()
+        if (size := fcntl.fcntl(fresh[1], _GET_PIPE_SIZE)) < 1 << 16:
+            print("BREACH a new pipe holds", size, "bytes")
+
+
+def main(calls: str, name: str, *words: str) -> None:
+    globals()[name](*words)
+    print("DONE")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

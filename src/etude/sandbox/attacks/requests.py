@@ -1,0 +1,180 @@
+"""Names, files and processes that make a request fail as no request may: SandboxLost, a crash of ours, or no answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from etude.sandbox.attacks import classes
+from etude.sandbox.attacks.attack import LARGE, Scene, attack
+from etude.sandbox.attacks.path_races import waking
+from etude.sandbox.contract import Box, BoxBusy, DiskFull, Feature, ImageError, Limits, RequestRefused, SandboxLost
+
+_FINE = (RequestRefused, BoxBusy, DiskFull, ImageError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
+"""What the contract says a request may raise."""
+_ANSWER = 120.0
+_COPIES = (Feature.SNAPSHOT, Feature.FORK)
+
+
+async def _ask(scene: Scene, what: str, call: Callable[[], Awaitable[object]]) -> None:
+    """Make a request, and count anything but an answer or a refusal as a breach."""
+    try:
+        async with asyncio.timeout(_ANSWER):
+            made = await call()
+    except _FINE:
+        scene.held()
+    except TimeoutError:
+        scene.breach(f"{what}: no answer in {_ANSWER:.0f} s")
+    except PermissionError:
+        scene.held()
+    except Exception as error:  # noqa: BLE001  # Any other is what the attack wants.
+        scene.breach(f"{what}: {type(error).__name__}: {error}")
+    else:
+        scene.held()
+        if isinstance(made, list):
+            await asyncio.gather(*(child.destroy() for child in made if not isinstance(child, str)))
+
+
+async def _ask_all(scene: Scene, box: Box, what: str, path: str) -> None:
+    """Make every request that reads or copies, then see whether the box lives."""
+    requests: dict[str, Callable[[], Awaitable[object]]] = {
+        "read_file": lambda: box.read_file(path),
+        "list_files": lambda: box.list_files(path),
+        "layout": lambda: box.layout([f"/{path}" if not path.startswith("/") else path]),
+        "read_tree": lambda: box.read_tree(path),
+        "write_file": lambda: box.write_file(f"{path}/new", b"x"),
+        "stats": box.stats,
+        "snapshot": box.snapshot,
+        "fork": lambda: box.fork(1),
+    }
+    for name, call in requests.items():
+        await _ask(scene, f"{name} of {what}", call)
+        if scene.breaches and "SandboxLost" in scene.breaches[-1]:
+            return
+    await _alive(scene, box, what)
+
+
+async def _alive(scene: Scene, box: Box, what: str) -> None:
+    try:
+        await scene.lives(box)
+    except SandboxLost as error:
+        scene.breach(f"after {what}: {error}")
+
+
+_NAMED = """
+import os, sys, time
+kept = []
+open("/proc/self/comm", "wb").write(bytes.fromhex(sys.argv[1]))
+kept.append(open("held", "w"))
+print("ready", flush=True)
+time.sleep(60)
+"""
+NAMES = {
+    "not UTF-8": b"\xff\xfe\x80",
+    "a line break": b"a\nb c",
+    "parentheses": b") R 1 (",
+    "empty": b"",
+    "quotes": b'"\\x\x1b[2J',
+}
+
+
+@attack(classes.SERVING, Feature.BACKGROUND, *_COPIES)
+async def names_of_processes(scene: Scene) -> None:
+    """Give a process with a file open for writing an odd name; then fork, snapshot, stats."""
+    for what, name in NAMES.items():
+        box = await scene.box()
+        await box.start(["python", "-c", _NAMED, name.hex()], timeout=90)
+        await asyncio.sleep(0.3)
+        await _ask_all(scene, box, f"a process named {what}", ".")
+
+
+_DEEP = """
+import os, sys
+name, depth = "n" * int(sys.argv[1]), int(sys.argv[2])
+os.mkdir("deep"); os.chdir("deep")
+for _ in range(depth):
+    try: os.mkdir(name); os.chdir(name)
+    except OSError as error: print(error); break
+for n in range(int(sys.argv[3])): open(f"f{n}", "w").close()
+"""
+_MANY = """
+import os
+os.makedirs("deep")
+for n in range(30_000):
+    try: os.symlink("x" * 4000, f"deep/{'l' * 200}{n}")
+    except OSError as error: print(error); break
+"""
+_ODD = """
+import os, socket
+os.makedirs("deep"); os.chdir("deep")
+os.mkfifo("fifo"); os.symlink("loop", "loop"); os.symlink("/dev/zero", "zero"); os.symlink("fifo", "to-fifo")
+open(b"\\xff\\xfe\\n", "w").close(); open("a" * 255, "w").close(); os.mkdir("shut"); os.chmod("shut", 0)
+with open("sparse", "wb") as file: file.truncate(1 << 22)
+kept = socket.socket(socket.AF_UNIX); kept.bind("named\\udcff".encode("utf-8", "surrogateescape"))
+"""
+
+
+@attack(classes.SERVING)
+async def folders_that_take_much(scene: Scene) -> None:
+    """Nest long names deeply, or fill a folder with long links; then list, read and copy it."""
+    for what, code, words in (
+        ("490 folders of 255 letters", _DEEP, ["255", "490", "1500"]),
+        ("2,000 folders of 1 letter", _DEEP, ["1", "2000", "1"]),
+        ("many long links", _MANY, []),
+    ):
+        box = await scene.box(Limits(memory_mb=96, processes=20, cpu_seconds=60, disk_mb=200))
+        await box.exec(["python", "-c", code, *words], timeout=60)
+        await _ask_all(scene, box, what, "deep")
+
+
+@attack(classes.SERVING)
+async def odd_files(scene: Scene) -> None:
+    """Requests about pipes, loops, sockets, names that are no UTF-8, folders without rights."""
+    box = await scene.box(LARGE)
+    await box.exec(["python", "-c", _ODD], timeout=60)
+    for path in ("deep", "deep/fifo", "deep/to-fifo", "deep/loop", "deep/zero", "deep/sparse", "deep/shut"):
+        await _ask_all(scene, box, path, path)
+
+
+_PERIODS = (15, 10, 20, 3, 8, 1)
+"""Milliseconds from one wake-up to the next."""
+
+
+@attack(classes.SERVING, Feature.BACKGROUND, *_COPIES, race=True)
+async def waking_in_a_fork(scene: Scene) -> None:
+    """Processes that SIGCONT timers wake, and that change folders, while the box is forked and moved."""
+    for number in range(scene.races):
+        box = await scene.sandboxes.create(scene.spec(LARGE))
+        try:
+            await waking(box, "wake", str(_PERIODS[number % len(_PERIODS)]))
+            await _ask(scene, f"fork {number}", partial(box.fork, 1))
+            await _alive(scene, box, f"fork {number}")
+        finally:
+            await box.destroy()
+
+
+_SEGMENTS = """
+import ctypes
+libc = ctypes.CDLL(None)
+for n in range(200):
+    number = libc.shmget(n + 1, 4 << 20, 0o1666)
+    if number < 0: break
+    libc.shmat.restype = ctypes.c_void_p
+    address = libc.shmat(number, None, 0)
+    if address in (None, 2 ** 64 - 1): break
+    ctypes.memset(address, 1, 4 << 20)
+print("left")
+"""
+
+
+@attack(classes.SERVING)
+async def memory_left_behind(scene: Scene) -> None:
+    """Leave System V segments and files in /dev/shm, then make the owner read a large file."""
+    box = await scene.box(Limits(memory_mb=64, processes=20, cpu_seconds=30, file_mb=32, disk_mb=64))
+    await box.exec(["python", "-c", _SEGMENTS], timeout=60)
+    await box.exec("dd if=/dev/zero of=/dev/shm/x bs=1M count=60; dd if=/dev/zero of=big bs=1M count=31", timeout=60)
+    for _ in range(3):
+        await _ask(scene, "read_file of 31 MB", lambda: box.read_file("big", max_bytes=64 << 20))
+        await _ask(scene, "read_tree", lambda: box.read_tree("."))
+    await _alive(scene, box, "segments")

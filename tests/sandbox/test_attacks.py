@@ -1,0 +1,96 @@
+"""The suite of attacks: a cell says what the mode declares, and nothing that was not tried counts as held."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.contract.sandbox.escapes import withstands
+from tests.contract.sandbox.support import in_loop
+
+from etude.sandbox import Capability, EmbeddedSandboxes, Feature, SandboxLost
+from etude.sandbox.attacks import ATTACKS, CLASSES, Cell, Outcome, Scene, attack, cells, table, try_attack
+from etude.sandbox.attacks.classes import HIDING, SERVING, WITHOUT
+from etude.sandbox.modes import open_mode
+
+RACES = 6
+"""Enough to find what worked in one of two tries; `make bench NAME=attacks RACES=1000` tries more."""
+SLOW = {"waking-in-a-fork", "folders-that-take-much"}
+ESCAPES = {found.name for found in ATTACKS.values() if found.act.__module__.endswith(".escapes")}
+"""Cases of the contract suite, so in every mode."""
+OWN = [
+    pytest.param(name, marks=pytest.mark.slow) if ATTACKS[name].race or name in SLOW else name
+    for name in ATTACKS
+    if name not in ESCAPES
+]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_boxes_withstand(name: str, tmp_path: Path) -> None:
+    async def body() -> None:
+        sandboxes = EmbeddedSandboxes(tmp_path / "boxes")
+        try:
+            await withstands(sandboxes, name, races=RACES)
+        finally:
+            await sandboxes.close()
+
+    asyncio.run(body())
+
+
+def test_each_class_has_an_attack_and_words_for_what_it_needs() -> None:
+    assert {found.of.name for found in ATTACKS.values()} == {each.name for each in CLASSES}
+    needs = {need for found in ATTACKS.values() for need in found.needs}
+    assert needs <= set(WITHOUT)
+    assert set(WITHOUT) == {*Feature, *Capability}
+
+
+def test_what_was_not_tried_never_counts_as_held(tmp_path: Path) -> None:
+    @attack(HIDING)
+    async def fails(scene: Scene) -> None:
+        """Fail."""
+        scene.held()
+        raise RuntimeError("no python")
+
+    @attack(SERVING)
+    async def loses(scene: Scene) -> None:
+        """Lose a box."""
+        raise SandboxLost("gone")
+
+    async def body() -> list[Outcome]:
+        sandboxes = open_mode("plain", tmp_path)
+        image = await sandboxes.add_image({"a": b""})
+        found = [await try_attack(each, sandboxes, image) for each in (fails, replace(fails, needs=()), loses)]
+        await sandboxes.close()
+        return found
+
+    lacking, undecided, lost = asyncio.run(body())
+    assert (lacking.tried, lacking.lacks) == (0, ("own_init",))
+    assert (undecided.tried, undecided.undecided) == (1, "RuntimeError: no python")
+    assert (lost.tried, lost.breaches) == (1, ("a box was lost: gone",))
+
+
+def test_no_cell_of_the_table_is_empty() -> None:
+    outcomes = [
+        Outcome("a", HIDING.name, 3, ("out",)),
+        Outcome("b", HIDING.name, 2, undecided="why"),
+        Outcome("c", HIDING.name, lacks=("own_init",)),
+        Outcome("d", SERVING.name, lacks=("fork",)),
+    ]
+    found = cells(outcomes)
+    assert [str(found[name]) for name in (HIDING.name, SERVING.name)] == ["5: 1 ?1 *", "no fork"]
+    assert str(Cell()) == "not tried"
+    drawn = table({"here": found, "there": {}}, (HIDING, SERVING))
+    assert [line.split("  ")[0] for line in drawn.splitlines()[2:4]] == ["hiding", "requests"]
+    assert drawn.count("not tried") == 2
+    assert f"no fork: {WITHOUT[Feature.FORK]}" in drawn
+
+
+@in_loop
+async def test_plain_boxes_promise_no_wall(sandboxes: EmbeddedSandboxes, tmp_path: Path) -> None:
+    assert {Capability.HOST_FILES, Capability.OWN_INIT} <= sandboxes.capabilities
+    assert Capability.OWN_KERNEL not in sandboxes.capabilities
+    plain = open_mode("plain", tmp_path / "plain")
+    assert plain.capabilities == frozenset()
+    await plain.close()
