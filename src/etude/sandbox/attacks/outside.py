@@ -10,7 +10,7 @@ from pathlib import Path
 from etude.sandbox.attacks import classes
 from etude.sandbox.attacks.attack import Scene, attack
 from etude.sandbox.contract import BoxSpec, ImageError, RequestRefused, SandboxError, SandboxLost
-from etude.sandbox.egress.upstream import may_reach
+from etude.sandbox.egress.addresses import may_reach
 
 INWARD = (
     "127.0.0.1", "127.9.9.9", "0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "169.254.169.254", "172.16.0.1",

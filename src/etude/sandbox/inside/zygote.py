@@ -184,7 +184,7 @@ class Zygote:
             rootfs.make_cell(self.settings, cell, order["limits"]["disk_mb"])
             root = rootfs.make_root(self.settings, order, cell, message["layers"], box.ids, self.views)
         except (OSError, kernel.StepFailed) as error:
-            replaced = getattr(error, "step", "").startswith(rootfs.IMAGE)
+            replaced = getattr(error, "step", "").startswith(kernel.IMAGE)
             return {"error": str(error), "kind": "refused" if replaced else "failed"}
         try:
             rootfs.replace_root(root, box.mount_namespace, self.spawner.own_namespace, moves, seal=True)
