@@ -25,7 +25,7 @@ tools:                    ## install what the sandbox's tests compare with (podm
 quickstart: setup         ## train a tiny agent through every stage and show that each helped
 	@.venv/bin/etude run $(RECIPE)
 
-test: setup tools         ## the tests: six minutes on two cores
+test: setup tools         ## the tests: five minutes on two cores
 	$(PYTEST) -n 3 --junitxml=.pytest_cache/test.xml -m "not slow and not gpu"
 
 test-full: setup tools    ## the slow tests: kills, resumes, whole stages, a quarter of an hour
