@@ -26,6 +26,8 @@ CAUGHT_INSIDE = {
     "an expectation that is not held back": "NotConstant",
     "inside a box": "OwnerGone Refused BrokenFrame StepFailed",
     "inside a box, told as BoxBusy": "Changed",
+    "inside a box: an expression without an answer": "TooLong",
+    "an attack that a mode cannot try": "NotTried",
     "inside a box: a fork copies instead": "CannotMove",
     "inside a box: the command's exit code and its stderr": "CannotStart",
     "ends one connection of the egress proxy": "BrokenTransfer",

@@ -95,6 +95,7 @@ WITHOUT: dict[Need, str] = {
     Feature.ROOT_USER: "no command runs as root, and images with other users are refused",
     Feature.PTY: "commands have no terminal",
     Feature.BACKGROUND: "no command runs in the background",
+    Feature.OWN_IDS: "boxes share user ids, and what the kernel counts by them, with others of their user",
     Feature.ISOLATED: "nothing keeps commands in, so nothing is graded",
     Capability.HOST_FILES: "commands have the files of the user who runs this",
     Capability.NAMESPACES: "commands see the host's processes, devices and settings as their user does",
