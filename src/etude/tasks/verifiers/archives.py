@@ -55,7 +55,7 @@ def _zip(data: bytes) -> Iterator[tuple[str, bytes]]:
     _require_room(data.count(_ZIP_ENTRY), 0)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            rows = [info for info in archive.infolist() if not info.is_dir()]
+            rows = [info for info in archive.infolist() if not info.filename.endswith("/")]
             # A file gives at most the bytes that its entry declares.
             _require_room(len(rows), sum(info.file_size for info in rows))
             for info in rows:
