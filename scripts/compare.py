@@ -49,6 +49,7 @@ def main() -> None:
 @contextmanager
 def older_tree(revision: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="etude-compare-") as folder:
+        Path(folder).chmod(0o755)  # Some benchmarks also run as an ordinary user.
         tree = Path(folder, "older")
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", tree, revision], cwd=ROOT, check=True)
         try:
@@ -62,12 +63,17 @@ def benchmark(tree: Path, name: str) -> Path:
 
 
 def run(tree: Path, name: str) -> dict[str, float]:
-    """Run a benchmark of a tree with the tree's own code; return its figures, nested ones by their dotted path."""
+    """Run a benchmark of a tree with the tree's own code; return its figures, nested ones by their dotted path. If it
+    measures several modes, with a line for each, the mode stands before their path."""
     command = [sys.executable, str(benchmark(tree, name))]
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "RECORD": ""}
     done = subprocess.run(command, cwd=tree, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    figures = dict(numbers(json.loads(done.stdout.splitlines()[-1])))
-    print(f"{name} {'now' if tree == ROOT else 'before'}: {done.stdout.splitlines()[-1]}", file=sys.stderr, flush=True)
+    figures: dict[str, float] = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("{"):
+            print(f"{name} {'now' if tree == ROOT else 'before'}: {line}", file=sys.stderr, flush=True)
+            result = json.loads(line)
+            figures.update(numbers(result, str(result.get("mode", ""))))
     return figures
 
 

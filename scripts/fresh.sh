@@ -42,7 +42,6 @@ places() { { named; cat /etc/pip.conf /etc/xdg/pip/* "$HOME/.config/pip/pip.conf
 
 try() { # who what
   tree=$(mktemp -d "$cache/try.XXXXXX") log=$cache/logs/$1-$2.log
-  trap 'rm -rf "$tree"; exit 130' INT TERM
   tar -C "$tree" -xf "$pristine"
   chmod 755 "$tree"
   for path in $settings "$HOME/.config/pip"; do
@@ -57,7 +56,10 @@ try() { # who what
   places | while read -r place; do mkdir -p "$tree$place"; done
   begun=$(date +%s) code=0
   # pivot_root instead of chroot: in a chroot no user namespaces can be created.
-  unshare --mount --pid --fork --kill-child sh -eu -s "$tree" "$home" "$1" "$2" "$(places)" "$(named)" >"$log" 2>&1 <<'INSIDE' || code=$?
+  # In the background, since while a shell waits for a command it serves no trap. The command is pid 1 of its namespace,
+  # which no signal but this ends, with everything in it.
+  trap 'kill -KILL $(cat "/proc/$unshared/task/$unshared/children"); wait; rm -rf "$tree"; exit 130' INT TERM
+  unshare --mount --pid --fork sh -eu -s "$tree" "$home" "$1" "$2" "$(places)" "$(named)" >"$log" 2>&1 <<'INSIDE' &
 tree=$1 home=$2 who=$3 what=$4 places=$5 named=$6
 mount --make-rprivate / && mount --bind "$tree" "$tree"
 for place in $places; do mount --bind "$place" "$tree$place"; done
@@ -72,6 +74,9 @@ user="" && [ "$who" = root ] || user="setpriv --reuid=person --regid=person --in
 cd "$home/etude"
 exec env -i "$@" HOME="$home" TERM=xterm-256color LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin $user make "$what"
 INSIDE
+  unshared=$!
+  wait "$unshared" || code=$?
+  trap - INT TERM
   seconds=$(($(date +%s) - begun))
   [ "$code" = 0 ] && echo "fresh: make $2 as $1: green in $seconds s" || echo "fresh: make $2 as $1: code $code after $seconds s; see $log"
   grep -E '^(skipped [0-9]+:|tests that need|tests of|FAILED|ERROR)|^[0-9]+ (passed|failed)' "$log" | sed 's/^/  /' || true

@@ -110,6 +110,7 @@ ARCHIVES = {
     "zip of zeros": zip_of(9, bytes(MIB)),
     "zip of many": zip_of(2001, b""),
     "zip by lzma": zip_of(1, bytes(100), zipfile.ZIP_LZMA),
+    "zip without a name": zip_of(1, b"x").replace(b"0", b"\0"),
     "zip of entries": b"PK\x05\x06" + b"PK\x01\x02" * MIB,
     "gzip of zeros": gzip.compress(bytes(64 * MIB)),
 }

@@ -18,7 +18,7 @@ from pathlib import Path
 from etude.harness.search.ignore_rules import IGNORE_FILES
 
 RULES = frozenset({b".git", *map(os.fsencode, IGNORE_FILES)})
-"""If one of these changes, ripgrep may search other files than before."""
+"""Names of the files and folders that decide which files ripgrep searches."""
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO = 0x2, 0x4, 0x8, 0x40, 0x80
 _CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x100, 0x200, 0x400, 0x800

@@ -103,8 +103,8 @@ def summary(found: Sequence[Fault]) -> str:
 
 
 def _within_range(tensors: Mapping[str, Tensor]) -> set[str]:
-    """Return the names of the plain tensors, usually all, whose magnitudes are below the dtype's maximum. The device is
-    synchronised once, for all tensors together."""
+    """Return the names of those tensors of a plain dtype that hold no NaN, no infinity and not the dtype's maximum:
+    usually all of them. The device is synchronised once, for all tensors together."""
     plain = {name: tensor for name, tensor in tensors.items() if tensor.dtype in _PLAIN and tensor.numel()}
     within = [_within(tensor) for tensor in plain.values()]
     sound = torch.stack(within).tolist() if within else []

@@ -35,7 +35,8 @@ Fields = list[tuple[str, str]]
 
 
 class BadHead(ValueError):
-    """A head is not valid HTTP/1.1, or not for this host. `status` is the status of the response to such a head."""
+    """The head of a request or response is not valid HTTP/1.1, or names another host than its connection. `status` is
+    that of the response that the box gets."""
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)

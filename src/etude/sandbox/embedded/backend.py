@@ -300,11 +300,12 @@ class EmbeddedSandboxes:
             return
         self._closed = True
         await asyncio.gather(*(box.destroy() for box in list(self._boxes.values())))
+        if self._zygote.alive:
+            self._zygote.hang_up()
         await asyncio.to_thread(self._finish)
 
     def _finish(self) -> None:
-        if self._zygote.alive:
-            self._zygote.end()
+        self._zygote.reap()
         if self.cgroups is not None:
             self.cgroups.close()
         self.store.close()

@@ -206,11 +206,18 @@ class ZygoteClient:
             await self._send(message)
 
     def end(self) -> None:
-        """Close the socket, which ends the zygote and every box, and reap the zygote."""
+        self.hang_up()
+        self.reap()
+
+    def hang_up(self) -> None:
+        """Close the socket, which ends the zygote and every box. Call it in the event loop's thread, where messages
+        that could not be sent yet learn of it."""
         self.alive = False
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._control.fileno())
         self._control.close()
+
+    def reap(self) -> None:
         deadline = time.monotonic() + 5
         while self.process.poll() is None:
             if time.monotonic() > deadline:

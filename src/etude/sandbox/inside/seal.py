@@ -28,7 +28,7 @@ from etude.sandbox.inside.wire import Header
 _OVERLAY = "user.overlay."
 _OPAQUE = f"{_OVERLAY}opaque"
 _SMALL_ATTRIBUTES = 2048
-"""Bytes of attributes that every file system has room for."""
+"""A file's extended attributes of at most this many bytes fit into every file system."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
