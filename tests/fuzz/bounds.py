@@ -30,13 +30,19 @@ class Bounds:
     def __init__(self, seconds: float, megabytes: int) -> None:
         self.seconds = seconds
         # Large blocks are returned to the kernel when they are freed, so that each input's own peak can be seen.
-        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE)
+        self._libc = ctypes.CDLL(None)
+        self._libc.mallopt(_MMAP_THRESHOLD, _LARGE)
+        self.release_free_memory()
         size = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE + (megabytes << 20) + _SLACK_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGPROF, _raise_too_slow)
         self._statm = os.open("/proc/self/statm", os.O_RDONLY)
         self._reset = os.open("/proc/self/clear_refs", os.O_WRONLY)
+
+    def release_free_memory(self) -> None:
+        """Return to the kernel what the allocator keeps. An input that uses such memory would seem to take none."""
+        self._libc.malloc_trim(ctypes.c_size_t(0))
 
     @contextlib.contextmanager
     def of_one_input(self, factor: float = 1.0) -> Iterator[Usage]:

@@ -87,6 +87,7 @@ class Worker:
         slow = broken is not None and broken[0] != "exception"
         # Collecting the lines takes time too, and what the allocator keeps may belong to earlier inputs.
         if slow or usage.seconds > 2 * progress.worst_seconds or usage.bytes > self.target.megabytes << 20:
+            self._bounds.release_free_memory()
             again, outcome, usage = self._once(data, 1.0)
             broken = again or (None if slow else broken)
             progress.worst_seconds = max(progress.worst_seconds, usage.seconds)

@@ -4,6 +4,9 @@ a box that has a range of ids of its own (box_ids.py).
 Overlayfs keeps copies of the mounts that it is given, so views are needed only while an overlay is made. All are
 mounted below one mount, with which they are unmounted in one step. That step is slow (it waits for all CPUs), so it is
 left for when the zygote is idle.
+
+A box reads the paths of its layers in its list of mounts. So they are the same for each box: PLACE/0 and so on, where
+the views of later boxes cover those of earlier ones.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ STEP = "show ids"
 class Views:
     def __init__(self) -> None:
         self.count = 0
-        """Number of views that are mounted: as PLACE/0, PLACE/1 and so on."""
+        """Number of views that are mounted."""
         self._folders = 0
         self._based = False
 
@@ -33,7 +36,7 @@ class Views:
         if ids.namespace < 0:
             yield folders
             return
-        shown = [self._mount(folder, ids.namespace) for folder in folders]
+        shown = [self._mount(folder, number, ids.namespace) for number, folder in enumerate(folders)]
         kernel.keep_capabilities(True)
         kernel.set_file_ids(ids.first, ids.first)
         try:
@@ -43,12 +46,12 @@ class Views:
             kernel.keep_capabilities(False)
             kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
 
-    def _mount(self, folder: str, namespace: int) -> str:
+    def _mount(self, folder: str, number: int, namespace: int) -> str:
         if not self._based:
             self._attach(_PLACE, _PLACE)
             self._based = True
-        place = f"{_PLACE}/{self.count}"
-        if self.count == self._folders:
+        place = f"{_PLACE}/{number}"
+        if number == self._folders:
             os.mkdir(place)
             self._folders += 1
         self._attach(folder, place, namespace)

@@ -1,13 +1,21 @@
-"""Runs the unittest suite of a folder against many variants of its files, each in its own process and folder.
+"""Looks at many variants of a folder of Python code, each in its own process and folder: runs the unittest suite, or
+evaluates expressions in one of its modules.
 
-Standard input: JSON with `files` (path: text), `tests` (the folder to find tests in), `variants` (each a map path:
-text that replaces or adds files) and `seconds` (CPU time per variant). Standard output: a JSON list with an entry per
-variant: [ids of all tests, ids of those that did not pass], or null if the suite could not be loaded or did not end by
-itself.
+Standard input: JSON with `files` (path: text), `variants` (each a map path: text that replaces or adds files), and
+either
+
+- `tests` (the folder to find tests in) and `seconds` (CPU time per variant), or
+- `module` (a dotted name), `expressions` and `seconds` (CPU time per expression).
+
+Standard output: a JSON list with an entry per variant: [ids of all tests, ids of those that did not pass], or a list
+with the repr of each expression's value, null where it raised an exception, took too long, or has a value that its repr
+does not spell out. The entry is null if the suite or the module could not be loaded, or did not end by itself.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib
 import io
 import json
 import os
@@ -35,9 +43,9 @@ def ids_of(suite: Any) -> Iterator[str]:
             yield from ids_of(test)
 
 
-def outcome(folder: str, tests: str) -> list[list[str]] | None:
-    os.chdir(folder)
-    sys.path.insert(0, folder)
+def outcome(folder: str, tests: str, seconds: float) -> list[list[str]] | None:
+    # A limit on CPU time, since wall-clock time would run out on a busy machine.
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     suite = unittest.TestLoader().discover(tests, top_level_dir=folder)
     ids = sorted(ids_of(suite))
     if any(name.startswith("unittest.loader.") for name in ids):
@@ -47,7 +55,34 @@ def outcome(folder: str, tests: str) -> list[list[str]] | None:
     return [ids, sorted({getattr(test, "test_case", test).id() for test in wrong})]
 
 
-def in_child(folder: str, job: dict[str, Any]) -> list[list[str]] | None:
+class TooLong(BaseException):
+    """Raised by the timer within an expression. Code under test that catches `Exception` does not catch it."""
+
+
+def too_long(*_: object) -> None:
+    raise TooLong
+
+
+def spelt(expression: str, names: dict[str, Any], seconds: float) -> str | None:
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        text = repr(eval(expression, dict(names)))
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        ast.literal_eval(text)
+    except (Exception, TooLong):  # noqa: BLE001 - a variant may raise anything.
+        return None
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    return text
+
+
+def values(job: dict[str, Any]) -> list[str | None]:
+    signal.signal(signal.SIGVTALRM, too_long)
+    names = vars(importlib.import_module(job["module"]))
+    return [spelt(one, names, job["seconds"]) for one in job["expressions"]]
+
+
+def in_child(folder: str, job: dict[str, Any]) -> list[Any] | None:
     source, sink = os.pipe()
     process = os.fork()
     if process == 0:
@@ -55,12 +90,13 @@ def in_child(folder: str, job: dict[str, Any]) -> list[list[str]] | None:
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
-        # A limit on CPU time, since wall-clock time would run out on a busy machine.
-        signal.setitimer(signal.ITIMER_VIRTUAL, job["seconds"])
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         data = b"null"
         try:
-            data = json.dumps(outcome(folder, job["tests"])).encode()
+            os.chdir(folder)
+            sys.path.insert(0, folder)
+            found = outcome(folder, job["tests"], job["seconds"]) if "tests" in job else values(job)
+            data = json.dumps(found).encode()
         finally:
             with os.fdopen(sink, "wb") as file:
                 file.write(data)

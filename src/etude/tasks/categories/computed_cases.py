@@ -12,18 +12,15 @@ import copy
 import json
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 
+from etude.tasks.categories.variants import run_variants
 from etude.tasks.verifiers.tests.chances import chance_of_all
 from etude.tasks.verifiers.tests.guessing import ways_of
 from etude.tasks.verifiers.tests.known_text import KnownText
 from etude.tasks.verifiers.tests.proving import GUESS
 
-RUNNER = (resources.files("etude.tasks.box") / "run_expressions.py").read_text(encoding="utf-8")
 TEST = "ComputedTest.test_computed_cases"
 _CASE = """
 
@@ -221,8 +218,7 @@ def _is_lasting(text: str) -> bool:
 def _evaluated(
     files: Mapping[str, bytes], variants: Sequence[Mapping[str, bytes]], path: str, expressions: Sequence[str]
 ) -> list[list[str | None] | None]:
-    """Evaluate expressions in a test file's names for each variant. They run unprotected on this machine, so this
-    function is only for Étude's own packages."""
+    """Evaluate expressions in a test file's names for each variant."""
     job = {
         "files": {name: data.decode() for name, data in files.items()},
         "variants": [{name: data.decode() for name, data in variant.items()} for variant in variants],
@@ -230,12 +226,5 @@ def _evaluated(
         "expressions": list(expressions),
         "seconds": _CPU_SECONDS,
     }
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-B", "-c", RUNNER],
-        input=json.dumps(job).encode(),
-        stdout=subprocess.PIPE,
-        check=True,
-        timeout=_PATIENCE,
-    )
-    found: list[list[str | None] | None] = json.loads(done.stdout)
+    found: list[list[str | None] | None] = json.loads(run_variants(json.dumps(job).encode(), _PATIENCE))
     return found

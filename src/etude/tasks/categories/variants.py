@@ -46,13 +46,11 @@ def outcomes_of(said: bytes) -> list[Outcome | None]:
 
 
 def try_variants(files: Mapping[str, bytes], variants: Sequence[Mapping[str, bytes]]) -> list[Outcome | None]:
-    """Run the tests on each variant. They run unprotected on this machine, so this function is only for Étude's own
-    packages."""
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-B", "-c", RUNNER],
-        input=job_of(files, variants),
-        stdout=subprocess.PIPE,
-        check=True,
-        timeout=_PATIENCE,
-    )
-    return outcomes_of(done.stdout)
+    """Run the tests on each variant."""
+    return outcomes_of(run_variants(job_of(files, variants), _PATIENCE))
+
+
+def run_variants(job: bytes, seconds: float) -> bytes:
+    """Run the program of box/run_variants.py unprotected on this machine, so only for Étude's own packages."""
+    command = [sys.executable, "-I", "-S", "-B", "-c", RUNNER]
+    return subprocess.run(command, input=job, stdout=subprocess.PIPE, check=True, timeout=seconds).stdout
