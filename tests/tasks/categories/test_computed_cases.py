@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import random
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.tasks.categories.computed_cases import TEST, _varied, with_computed_cases
-from etude.tasks.categories.variants import try_variants
+from etude.tasks.categories.tested_expressions import assigned, filled
+from etude.tasks.categories.variants import run_variants, try_variants
 
 SOUND = b"""def fee(hours, limit=8):
     return 5 * min(hours, limit) + 9 * max(hours - limit, 0)
@@ -89,3 +91,27 @@ def test_numbers_get_smaller_and_keep_their_order(numbers: list[int], seed: int)
 )
 def test_broken_code_of_any_kind_gives_no_answers(broken: bytes) -> None:
     assert added(broken, ["test_fee"]) is not None
+
+
+def test_code_that_catches_everything_ends_too() -> None:
+    loop = "try:\n            while True:\n                pass\n        except:\n            pass\n"
+    heads = ("for _ in range(5)", "while True")
+    variants = [{"a.py": f"def f():\n    {head}:\n        {loop}"} for head in heads]
+    job = {"files": {}, "variants": variants, "module": "a", "expressions": ["f()", "1 + 1"], "seconds": 0.05}
+    assert json.loads(run_variants(json.dumps(job).encode(), 20)) == [["None", "2"], None]
+
+
+@pytest.mark.parametrize(
+    ("expression", "wanted"),
+    [
+        ("f(text)", "f(text.strip())"),
+        ("f(one, LIMIT)", "f(one + 1, 8)"),
+        ("[f(LIMIT) for LIMIT in rows]", "[f(LIMIT) for LIMIT in [8]]"),
+        ("[f(one) for one in rows]", "[f(one) for one in [8]]"),
+        ("key(lambda LIMIT: LIMIT)", "key(lambda LIMIT: LIMIT)"),
+    ],
+)
+def test_free_names_are_filled_in(expression: str, wanted: str) -> None:
+    lines = "LIMIT = 8\ntext = text.strip()\none = other + 1\nother = one\nrows = [LIMIT]\n"
+    made = filled(ast.parse(expression, mode="eval").body, assigned(ast.parse(lines).body))
+    assert ast.unparse(made) == wanted

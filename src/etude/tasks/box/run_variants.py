@@ -18,6 +18,7 @@ import ast
 import importlib
 import io
 import json
+import math
 import os
 import pathlib
 import resource
@@ -64,7 +65,8 @@ def too_long(*_: object) -> None:
 
 
 def spelt(expression: str, names: dict[str, Any], seconds: float) -> str | None:
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    # It fires again and again, since code under test may catch what it raises.
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds)
     try:
         text = repr(eval(expression, dict(names)))
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
@@ -77,6 +79,9 @@ def spelt(expression: str, names: dict[str, Any], seconds: float) -> str | None:
 
 
 def values(job: dict[str, Any]) -> list[str | None]:
+    # Code that goes on nevertheless is killed, and so is a module that does not end.
+    limit = 1 + math.ceil(2 * job["seconds"] * len(job["expressions"]))
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
     signal.signal(signal.SIGVTALRM, too_long)
     names = vars(importlib.import_module(job["module"]))
     return [spelt(one, names, job["seconds"]) for one in job["expressions"]]

@@ -15,7 +15,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from etude.tasks.categories.tested_expressions import ASKED_FIRST, assigned, filled, free_names
 from etude.tasks.categories.variants import run_variants
+from etude.tasks.verifiers.language import module_name
 from etude.tasks.verifiers.tests.chances import chance_of_all
 from etude.tasks.verifiers.tests.guessing import ways_of
 from etude.tasks.verifiers.tests.known_text import KnownText
@@ -35,7 +37,6 @@ class ComputedTest(unittest.TestCase):
             ],
         )
 """
-_ASKED_FIRST = ("assertEqual", "assertIsNone", "assertTrue", "assertFalse")
 _CANDIDATES = 100
 """Number of expressions to try, made from those of the failing tests."""
 _WRONG, _SAME = 8, 6
@@ -69,13 +70,11 @@ def with_computed_cases(
     `names` are the test functions to take expressions from, `alike` further solutions that must give the same answers.
     `unsolved` is None if the code to begin with answers rightly, and is not to be kept.
     """
-    tree = ast.parse(tests[path])
-    asked = list(_asked(tree, names))
-    candidates = list(
-        dict.fromkeys(
-            _varied(rng.choice(asked), rng, texts=unsolved is None) for _ in range(_CANDIDATES if asked else 0)
-        )
-    )
+    asked = list(_asked(ast.parse(tests[path]), names))
+    if not asked:
+        return None
+    drawn = (_varied(rng.choice(asked), rng, texts=unsolved is None) for _ in range(_CANDIDATES))
+    candidates = list(dict.fromkeys(drawn))
     variants = [solved, *alike, *([unsolved] if unsolved is not None else [])]
     right, *others = _evaluated({**solved, **tests}, variants, path, candidates)
     wrong = others.pop() if unsolved is not None else None
@@ -88,11 +87,12 @@ def with_computed_cases(
     chosen = _hard_to_guess(cases, texts, rng)
     if chosen is None:
         return None
-    lines = [
-        "\n".join(f"                {text}," for text in rows)
-        for rows in zip(*((c.asked, c.right) for c in chosen), strict=True)
-    ]
-    return tests[path] + _CASE.format(asked=lines[0], answers=lines[1]).encode()
+    added = _CASE.format(asked=_lines(case.asked for case in chosen), answers=_lines(case.right for case in chosen))
+    return tests[path] + added.encode()
+
+
+def _lines(items: Iterable[str]) -> str:
+    return "\n".join(f"                {item}," for item in items)
 
 
 def _hard_to_guess(cases: Sequence[Case], texts: Sequence[bytes], rng: random.Random) -> list[Case] | None:
@@ -126,16 +126,16 @@ def _unlike(cases: Sequence[Case], most: int, rng: random.Random) -> list[Case]:
 def _asked(tree: ast.Module, names: Collection[str]) -> Iterator[ast.expr]:
     """Yield what the named test functions compare, each item of a list by itself, with variables filled in."""
     known = {*vars(builtins), *_imported(tree)}
-    constants = _assigned(tree.body)
+    constants = assigned(tree.body)
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef) or function.name not in names:
             continue
-        values = {**constants, **_assigned(function.body)}
+        values = {**constants, **assigned(function.body)}
         for call in ast.walk(function):
-            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") in _ASKED_FIRST and call.args:
-                whole = Filled(values).visit(copy.deepcopy(call.args[0]))
+            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") in ASKED_FIRST and call.args:
+                whole = filled(call.args[0], values)
                 for part in whole.elts if isinstance(whole, ast.List) else [whole]:
-                    if _free_names(part) <= known and any(isinstance(node, ast.Call) for node in ast.walk(part)):
+                    if free_names(part) <= known and any(isinstance(node, ast.Call) for node in ast.walk(part)):
                         yield part
 
 
@@ -143,31 +143,6 @@ def _imported(tree: ast.Module) -> Iterator[str]:
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-
-
-def _assigned(body: Iterable[ast.stmt]) -> dict[str, ast.expr]:
-    return {
-        node.targets[0].id: node.value
-        for node in body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
-
-
-def _free_names(node: ast.expr) -> set[str]:
-    names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
-    bound = {part.id for part in names if isinstance(part.ctx, ast.Store)}
-    bound |= {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
-    return {part.id for part in names} - bound
-
-
-class Filled(ast.NodeTransformer):
-    """Puts expressions in the place of names."""
-
-    def __init__(self, values: Mapping[str, ast.expr]) -> None:
-        self._values = values
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self.visit(copy.deepcopy(self._values[node.id])) if node.id in self._values else node
 
 
 def _varied(asked: ast.expr, rng: random.Random, *, texts: bool) -> str:
@@ -222,7 +197,7 @@ def _evaluated(
     job = {
         "files": {name: data.decode() for name, data in files.items()},
         "variants": [{name: data.decode() for name, data in variant.items()} for variant in variants],
-        "module": path.removesuffix(".py").replace("/", "."),
+        "module": module_name(path),
         "expressions": list(expressions),
         "seconds": _CPU_SECONDS,
     }

@@ -7,12 +7,11 @@ import builtins
 from collections.abc import Mapping
 from functools import cache
 
-from etude.tasks.categories.computed_cases import Filled
 from etude.tasks.categories.packages import Damage, Package
+from etude.tasks.categories.tested_expressions import ASKED_FIRST, assigned, filled, free_names
 from etude.tasks.verifiers.review import problem_of_example
 from etude.tasks.verifiers.review.proof import names_of
 
-_ASKED_FIRST = ("assertEqual", "assertIsNone", "assertTrue", "assertFalse")
 _LONGEST = 200
 
 
@@ -29,11 +28,7 @@ def _asked(package: Package, test: str) -> str:
     module, _, name = test.rpartition(".")
     path = "/".join(module.split(".")[:-1]) + ".py"
     tree = _tree(package.tests[path])
-    values = {
-        node.targets[0].id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
+    values = assigned(tree.body)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == name and len(node.body) == 1:
             asked = _expression(node.body[0])
@@ -47,7 +42,7 @@ def _expression(statement: ast.stmt) -> ast.expr | None:
         raises = isinstance(context, ast.Call) and isinstance(context.func, ast.Attribute)
         return inner.value if raises and isinstance(inner, ast.Expr) else None
     call = statement.value if isinstance(statement, ast.Expr) else None
-    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _ASKED_FIRST:
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in ASKED_FIRST:
         return call.args[0]
     return None
 
@@ -55,12 +50,8 @@ def _expression(statement: ast.stmt) -> ast.expr | None:
 def _alone(asked: ast.expr, values: Mapping[str, ast.expr], package: str) -> str:
     """Return the source of an expression from a test, with the test module's constants replaced by their values. Return
     an empty string if it still needs a name other than the package and builtins."""
-    whole = Filled(values).visit(ast.parse(ast.unparse(asked), mode="eval"))
-    bound = {node.id for node in ast.walk(whole) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    bound |= {node.arg for node in ast.walk(whole) if isinstance(node, ast.arg)}
-    known = bound | {package, *vars(builtins)}
-    names = {node.id for node in ast.walk(whole) if isinstance(node, ast.Name)}
-    return ast.unparse(whole) if names <= known else ""
+    whole = filled(asked, values)
+    return ast.unparse(whole) if free_names(whole) <= {package, *vars(builtins)} else ""
 
 
 @cache

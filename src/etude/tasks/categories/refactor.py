@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from etude.tasks.categories.base import CategorySource, Draft
 from etude.tasks.categories.computed_cases import TEST, with_computed_cases
 from etude.tasks.categories.libraries import NAMES, Library, draw_library, mentions, public_functions
+from etude.tasks.verifiers.language import module_name
 from etude.tasks.verifiers.mutation.rewrites import rename_locals
 from etude.tasks.verifiers.refactor import measure
 from etude.tasks.verifiers.tests import suite_files
@@ -105,7 +106,7 @@ def _apart(library: Library) -> dict[str, bytes]:
 
 def suite_ids(library: Library) -> list[str]:
     """Return the ids of the library's tests, as unittest reports them."""
-    module = library.test_path.removesuffix(".py").replace("/", ".")
+    module = module_name(library.test_path)
     return [
         f"{module}.{suite.name}.{test.name}"
         for suite in ast.parse(library.tests).body
@@ -123,7 +124,7 @@ def _hidden(library: Library, rng: random.Random) -> tuple[dict[str, bytes], lis
     source = with_computed_cases(library.test_path, tests, names, solved, None, [_apart(library)], rng)
     if source is None:
         raise AssertionError(f"no answers of {library.module} are hard to guess")
-    module = library.test_path.removesuffix(".py").replace("/", ".")
+    module = module_name(library.test_path)
     return {**tests, library.test_path: source}, [*ids, f"{module}.{TEST}"]
 
 

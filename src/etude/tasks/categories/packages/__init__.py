@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from etude.tasks.categories.alterations import Alteration, altered, apart, damages, harmless
 from etude.tasks.categories.variants import try_variants
+from etude.tasks.verifiers.language import module_name
 from etude.tasks.verifiers.tests.chances import is_default
 from etude.tasks.verifiers.tests.pool import test_functions
 
@@ -107,9 +108,8 @@ def _of_python(name: str, files: Mapping[str, bytes], tests: Mapping[str, bytes]
 
 
 def _telling(path: str, suite: bytes) -> list[str]:
-    module = path.removesuffix(".py").replace("/", ".")
     return [
-        ".".join((module, *function.path))
+        ".".join((module_name(path), *function.path))
         for function in test_functions(path, suite)
         for site in function.sites
         if len(function.sites) == 1 and site.statement

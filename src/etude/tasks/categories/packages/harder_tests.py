@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from etude.tasks.categories.computed_cases import TEST, with_computed_cases
 from etude.tasks.categories.packages import Package, written_otherwise
+from etude.tasks.verifiers.language import module_name
 
 _ALIKE = 2
 """Number of other correct solutions that must give the same answers."""
@@ -24,12 +25,8 @@ def harder_tests(package: Package, failing: Sequence[str], unsolved: Mapping[str
     """Return the package's tests and one more, or None if the answers of every test that could be made can be guessed.
     `failing` are the ids of the tests that the unsolved files fail."""
     rng = random.Random(seed)
-    path = next(path for path in package.tests if failing[0].startswith(_module(path) + "."))
+    path = next(path for path in package.tests if module_name(path) == failing[0].rsplit(".", 2)[0])
     names = {test.rpartition(".")[2] for test in failing}
     alike = [written_otherwise(package, rng) or package.files for _ in range(_ALIKE)]
     source = with_computed_cases(path, package.tests, names, package.files, unsolved, alike, rng)
-    return None if source is None else Hidden({**package.tests, path: source}, (f"{_module(path)}.{TEST}",))
-
-
-def _module(path: str) -> str:
-    return path.removesuffix(".py").replace("/", ".")
+    return None if source is None else Hidden({**package.tests, path: source}, (f"{module_name(path)}.{TEST}",))

@@ -21,7 +21,7 @@ from etude.tasks.verifiers.tests.ids import Ids
 from etude.tasks.verifiers.tests.judging import FAILURES, holds, missed
 from etude.tasks.verifiers.tests.naming import Names
 from etude.tasks.verifiers.tests.pool import AlterableTest, Pool, alterable_tests, test_functions
-from etude.tasks.verifiers.tests.pricing import Missed, Unsolved, all_missed, priced
+from etude.tasks.verifiers.tests.pricing import Missed, TestPath, Unsolved, all_missed, priced
 from etude.tasks.verifiers.tests.rewriting import compose, copy_of, source_text
 from etude.tasks.verifiers.tests.run_output import Rows, RunOutput, read_rows
 from etude.tasks.verifiers.tests.site import Edit, Site
@@ -91,8 +91,7 @@ class _Result:
     """What a trial shows: the tests with what can be altered or withheld, and what the unsolved code reports."""
 
     found: tuple[AlterableTest, ...] = ()
-    unsolved: Mapping[tuple[str, tuple[str, ...]], Unsolved] = field(default_factory=dict)
-    """By file and path of each test function."""
+    unsolved: Mapping[TestPath, Unsolved] = field(default_factory=dict)
     answered: frozenset[str] = frozenset()
     """The task's ids of tests that pass without any change."""
 
@@ -112,7 +111,6 @@ class _Trial:
     ) -> None:
         """With `prefer_withholding`, tests whose values can be withheld and are hard to guess get no alterations."""
         self._suite, self._rng, self._ids, self._held_back = suite, rng, Ids(suite.config), prefer_withholding
-        self._sources = sources
         self._tried: list[_Tried] = []
         self._untouched: list[str] = []
         others = [one for one in unproven if not one.decides]
