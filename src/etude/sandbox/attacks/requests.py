@@ -11,7 +11,10 @@ from etude.sandbox.attacks.attack import LARGE, Scene, attack
 from etude.sandbox.attacks.path_races import waking
 from etude.sandbox.contract import Box, BoxBusy, DiskFull, Feature, ImageError, Limits, RequestRefused, SandboxLost
 
-_FINE = (RequestRefused, BoxBusy, DiskFull, ImageError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
+_FINE = (
+    *(RequestRefused, BoxBusy, DiskFull, ImageError),
+    *(FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError),
+)
 """What the contract says a request may raise."""
 _ANSWER = 120.0
 _COPIES = (Feature.SNAPSHOT, Feature.FORK)
@@ -26,8 +29,6 @@ async def _ask(scene: Scene, what: str, call: Callable[[], Awaitable[object]]) -
         scene.held()
     except TimeoutError:
         scene.breach(f"{what}: no answer in {_ANSWER:.0f} s")
-    except PermissionError:
-        scene.held()
     except Exception as error:  # noqa: BLE001  # Any other is what the attack wants.
         scene.breach(f"{what}: {type(error).__name__}: {error}")
     else:

@@ -37,9 +37,9 @@ from etude.sandbox.embedded.copies import CopyableBox
 from etude.sandbox.embedded.probe import Host, probe_host
 from etude.sandbox.embedded.zygote_client import ZygoteClient
 from etude.sandbox.images import build, importing, registry
+from etude.sandbox.images.full_disk import full_disk_as_error
 from etude.sandbox.images.host_base import build_bases
 from etude.sandbox.images.image import HOST, Image
-from etude.sandbox.images.room import full_disk_as_error
 from etude.sandbox.images.spreading import spread_trees
 from etude.sandbox.images.stack import Stack
 from etude.sandbox.images.store import ImageStore, Lease, check_workdir, remove_store

@@ -73,8 +73,8 @@ class OciSandboxes:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        ours = {Capability.HOST_FILES, Capability.NAMESPACES, Capability.OWN_INIT, Capability.SYSTEM_CALLS}
-        return frozenset(ours) | runtimes.capabilities_of(self.runtime)
+        ours = frozenset({Capability.HOST_FILES, Capability.NAMESPACES, Capability.OWN_INIT, Capability.SYSTEM_CALLS})
+        return ours | runtimes.capabilities_of(self.runtime)
 
     # -- images
 
