@@ -15,7 +15,7 @@ from etude.sandbox.contract import Box, Feature, Limits, Process
 
 _ROOMY = Limits(memory_mb=256, processes=40, cpu_seconds=60, file_mb=4, disk_mb=64)
 _CROWDED = Limits(memory_mb=4096, processes=20, cpu_seconds=60, file_mb=4, disk_mb=16)
-_HOLDERS = {"terminals": 4, "epoll": 4, "pipes": 2}
+_HOLDERS = {"terminals": 4, "epoll": 4, "pipes": 2, "filters": 4}
 """Processes that take from a table, where one does not get all: each may have 1,024 descriptors."""
 
 
