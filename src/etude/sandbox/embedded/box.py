@@ -83,9 +83,10 @@ class EmbeddedBox(ServedBox):
         answer = self._gone.result() if refused else from_init
         if answer.get("ready"):
             return
-        if answer.get("number") in FULL_DISK:
-            raise disk_full(self.backend.store.root)
         step, error = self._failed_step(answer)
+        # An exhausted limit of namespaces has the same number as a full disk.
+        if step in ("cell", "overlay") and answer.get("number") in FULL_DISK:
+            raise disk_full(self.backend.store.root)
         if step in ("lost", "cell", "box"):
             raise SandboxLost(f"box {self.id}: {error}")
         raise SandboxUnavailable(advice(step, error))
