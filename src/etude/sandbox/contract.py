@@ -101,8 +101,8 @@ class Capability(StrEnum):
     SYSTEM_CALLS = "system_calls"
     """Commands cannot make the system calls of inside/seccomp.json, nor namespaces."""
     KERNEL_TABLES = "kernel_tables"
-    """What a box takes of the kernel's tables (inotify, queues, timers, terminals...) has a limit for each box. Those that
-    the kernel limits by user id alone (pipes, descriptors in flight) need Feature.OWN_IDS too."""
+    """What a box takes of the kernel's tables (inotify, queues, timers, terminals...) has a limit for each box. Those
+    that the kernel limits by user id alone (pipes, descriptors in flight) need Feature.OWN_IDS too."""
     BUFFER_MEMORY = "buffer_memory"
     """What a box keeps in buffers of sockets and pipes counts towards its memory."""
     OWN_KERNEL = "own_kernel"
