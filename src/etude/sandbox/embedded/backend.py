@@ -32,7 +32,7 @@ from etude.sandbox.contract import (
 from etude.sandbox.egress.upstream import Upstream
 from etude.sandbox.embedded.box import EmbeddedBox
 from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
-from etude.sandbox.embedded.cgroups import MEMORY, BoxCgroup, Cgroups
+from etude.sandbox.embedded.cgroups import BoxCgroup, Cgroups
 from etude.sandbox.embedded.copies import CopyableBox
 from etude.sandbox.embedded.probe import Host, probe_host
 from etude.sandbox.embedded.zygote_client import ZygoteClient
@@ -131,7 +131,7 @@ class EmbeddedSandboxes:
             Capability.SYSTEM_CALLS,
             Capability.KERNEL_TABLES,
         }
-        if self.cgroups is not None and MEMORY in self.cgroups.controllers:
+        if self.cgroups is not None and self.cgroups.limits_buffers:
             found.add(Capability.BUFFER_MEMORY)
         return frozenset(found)
 
