@@ -12,18 +12,17 @@ from tests.contract.sandbox.support import in_loop
 
 from etude.sandbox import Capability, EmbeddedSandboxes, Feature, SandboxLost
 from etude.sandbox.attacks import ATTACKS, CLASSES, Cell, Outcome, Scene, attack, cells, table, try_attack
-from etude.sandbox.attacks.classes import HIDING, SERVING, WITHOUT
+from etude.sandbox.attacks.classes import HIDING, SERVING, TABLES, WITHOUT
 from etude.sandbox.modes import open_mode
 
 RACES = 6
 """Enough to find what worked in one of two tries; `make bench NAME=attacks RACES=1000` tries more."""
 SLOW = {"waking-in-a-fork", "folders-that-take-much"}
-ESCAPES = {found.name for found in ATTACKS.values() if found.act.__module__.endswith(".escapes")}
-"""Cases of the contract suite, so in every mode."""
 OWN = [
-    pytest.param(name, marks=pytest.mark.slow) if ATTACKS[name].race or name in SLOW else name
-    for name in ATTACKS
-    if name not in ESCAPES
+    pytest.param(name, marks=pytest.mark.slow) if found.race or name in SLOW else name
+    for name, found in ATTACKS.items()
+    # These are cases of the contract suite, so in every mode.
+    if not found.act.__module__.endswith(".escapes") and found.of is not TABLES
 ]
 
 

@@ -57,7 +57,6 @@ NEIGHBOURS = AttackClass("neighbours", "a box learns nothing of other boxes", (C
 TABLES = AttackClass(
     "kernel tables",
     "what a box takes of the kernel's tables is missing to no other box and not to the host",
-    (Capability.KERNEL_TABLES,),
 )
 BUFFERS = AttackClass(
     "socket buffers",

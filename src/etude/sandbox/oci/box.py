@@ -97,8 +97,8 @@ class OciBox(ServedBox):
             raise ImageError(f"image {self.spec.image}: {error}; a box needs a folder there: remove what the image has")
         if step == "openat2 and pidfd_open":
             raise SandboxUnavailable(
-                f"a container cannot be made into a box here ({error}): its runtime's kernel is too old: use a gVisor "
-                "(runsc) newer than 2024, or another runtime"
+                f"a container cannot be made into a box here ({error}): its runtime's kernel lacks system calls, as "
+                "gVisor's runsc of 2022 and 2024 does: use runc, crun or Kata"
             )
         if step != "lost":
             raise SandboxUnavailable(
