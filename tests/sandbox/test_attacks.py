@@ -5,14 +5,40 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 from tests.contract.sandbox.escapes import withstands
 from tests.contract.sandbox.support import in_loop
 
-from etude.sandbox import Capability, EmbeddedSandboxes, Feature, SandboxLost
-from etude.sandbox.attacks import ATTACKS, CLASSES, Cell, Outcome, Scene, attack, cells, table, try_attack
+from etude.sandbox import (
+    BoxBusy,
+    Capability,
+    DiskFull,
+    EmbeddedSandboxes,
+    Feature,
+    HostOverloaded,
+    RequestRefused,
+    SandboxError,
+    SandboxLost,
+    SandboxUnavailable,
+)
+from etude.sandbox.attacks import (
+    ATTACKS,
+    CLASSES,
+    Cell,
+    Outcome,
+    Scene,
+    attack,
+    cells,
+    requests,
+    run_attacks,
+    table,
+    try_attack,
+)
 from etude.sandbox.attacks.classes import HIDING, SERVING, TABLES, WITHOUT
+from etude.sandbox.attacks.outside import odd_roots
+from etude.sandbox.embedded.copies import CopyableBox
 from etude.sandbox.modes import open_mode
 
 RACES = 6
@@ -84,6 +110,69 @@ def test_no_cell_of_the_table_is_empty() -> None:
     assert [line.split("  ")[0] for line in drawn.splitlines()[2:4]] == ["hiding", "requests"]
     assert drawn.count("not tried") == 2
     assert f"no fork: {WITHOUT[Feature.FORK]}" in drawn
+
+
+def attacked(name: str, folder: Path) -> Outcome:
+    async def body() -> Outcome:
+        sandboxes = EmbeddedSandboxes(folder / "boxes")
+        try:
+            return (await run_attacks(sandboxes, [ATTACKS[name]], races=1))[0]
+        finally:
+            await sandboxes.close()
+
+    return asyncio.run(body())
+
+
+def test_an_attack_that_could_not_be_prepared_is_undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "_ODD", "raise SystemExit(1)")
+    found = attacked("odd-files", tmp_path)
+    assert (found.tried, found.breaches) == (0, ())
+    assert "could not be prepared" in found.undecided
+
+
+@pytest.mark.parametrize(
+    ("error", "undecided"),
+    [
+        (BoxBusy("it writes"), ""),
+        (RequestRefused("never"), "NotTried: no box was copied: never"),
+        (DiskFull("no room"), "DiskFull: no room"),
+        (SandboxError("a fault of ours"), "SandboxError: a fault of ours"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_race_in_which_nothing_was_copied_is_held_if_the_box_was_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, undecided: str
+) -> None:
+    monkeypatch.setattr(CopyableBox, "snapshot", AsyncMock(side_effect=error))
+    found = attacked("snapshot-of-a-waking-box", tmp_path)
+    assert (found.breaches, found.undecided) == ((), undecided)
+
+
+@pytest.mark.parametrize(
+    ("error", "breaches", "undecided"),
+    [
+        (RequestRefused("no"), 0, ""),
+        (SandboxUnavailable("no namespaces"), 0, "SandboxUnavailable: no namespaces"),
+        (HostOverloaded("slow"), len(odd_roots(Path("/"))), ""),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_image_is_refused_as_such_or_our_error_is_a_breach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, breaches: int, undecided: str
+) -> None:
+    monkeypatch.setattr(EmbeddedSandboxes, "import_image", AsyncMock(side_effect=error))
+    found = attacked("odd-images", tmp_path)
+    if found.lacks:
+        pytest.skip("boxes have no root here")
+    assert (len(found.breaches), found.undecided) == (breaches, undecided)
+
+
+def test_a_proxy_that_lets_boxes_in_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etude.sandbox.egress.upstream.may_reach", lambda *_, **__: True)
+    found = attacked("inward-requests", tmp_path)
+    assert "HTTP/1.1 200 OK" in found.breaches[0]
+    assert "the host was reached" in found.breaches[-1]
+    assert not found.undecided
 
 
 @in_loop
