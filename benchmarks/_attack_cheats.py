@@ -68,13 +68,13 @@ async def _honest(task: Task, grader: Grader) -> Attempt:
     return await attempt(Cheat("honest", "", frozenset(ANY), act), task, grader)
 
 
-async def try_all(
-    sandboxes: Sandboxes, folder: Path, progress: Callable[[str], None], *, one: bool = False
-) -> list[Outcome]:
-    """`one`: only in the first environment of unittest."""
+async def try_all(sandboxes: Sandboxes, folder: Path, tell: Callable[[Outcome], None], *, one: bool = False) -> None:
+    """Call `tell` with each outcome. `one`: only in the first environment of unittest."""
     if lacks := lacking(_NEEDS, sandboxes.features):
-        return [Outcome("cheats", each.name, lacks=tuple(need.value for need in lacks)) for each in CLASSES]
-    grader, found = Grader(sandboxes), []
+        for each in CLASSES:
+            tell(Outcome("cheats", each.name, lacks=tuple(need.value for need in lacks)))
+        return
+    grader = Grader(sandboxes)
     for task in one_of_each(folder):
         if one and runner_of(task) != UNITTEST:
             continue
@@ -84,14 +84,13 @@ async def try_all(
         seconds, kib = cost.seconds(), cost.kib()
         if not honest.succeeded:
             why = f"the honest solution of {task.id} is no pass here: {honest.verdict.reason}"
-            found.append(Outcome(task.id, VERDICTS.name, undecided=why))
+            tell(Outcome(task.id, VERDICTS.name, undecided=why))
             continue
         for cheat, _ in fitting(CHEATS.values(), [task]):
             cost = Cost()
             made = await attempt(cheat, task, grader)
-            found += _judged(made, task, cost.seconds() - seconds, cost.kib() - kib)
-            progress(f"{cheat.name} in {task.id}")
-    return found
+            for outcome in _judged(made, task, cost.seconds() - seconds, cost.kib() - kib):
+                tell(outcome)
 
 
 def _judged(made: Attempt, task: Task, seconds: float, kib: int) -> list[Outcome]:
