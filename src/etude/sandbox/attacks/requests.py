@@ -176,16 +176,23 @@ _FILES = """
 for name in one two; do dd if=/dev/zero of=/dev/shm/$name bs=1M count=30 || exit; done
 dd if=/dev/zero of=big bs=1M count=31
 """
+_UNMAPPED = """
+import os, time
+for n in range(3): os.write(os.memfd_create("kept"), bytes(12 << 20))
+print("ready", flush=True)
+time.sleep(90)
+"""
 
 
-@attack(classes.SERVING, Capability.NAMESPACES)
+@attack(classes.SERVING, Capability.NAMESPACES, Feature.BACKGROUND)
 async def memory_left_behind(scene: Scene) -> None:
-    """Leave System V segments and files in /dev/shm, then make the owner read a large file."""
+    """Fill memory that no process has (System V segments, /dev/shm, memfd); then the owner reads a large file."""
     box = await scene.box(Limits(memory_mb=64, processes=20, cpu_seconds=30, file_mb=32, disk_mb=64))
     took = await box.exec(["python", "-c", _SEGMENTS], timeout=60)
     if took.code and took.limit != "memory":
         raise NotTried(f"no segments: {took}")
     await prepare(box, _FILES)
+    await start(box, ["python", "-c", _UNMAPPED])
     for _ in range(3):
         await _ask(scene, "read_file of 31 MB", lambda: box.read_file("big", max_bytes=64 << 20))
         await _ask(scene, "read_tree", lambda: box.read_tree("."))
