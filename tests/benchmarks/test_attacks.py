@@ -10,6 +10,7 @@ from pathlib import Path
 import _attack_modes as modes
 import attacks
 import pytest
+from tests.sandbox.test_attacks import rows_of
 
 from etude.sandbox import SandboxUnavailable
 from etude.sandbox.attacks import ATTACKS, Outcome, cells
@@ -89,6 +90,10 @@ def test_an_interrupted_run_goes_on_at_the_next_part(monkeypatch: pytest.MonkeyP
     assert len(asked) == 2
     modes.measured("docker", replace(DESCRIPTORS, races=2), tmp_path)
     assert len(asked) == 3
+
+
+def test_the_threat_model_has_each_class_of_the_grader_with_its_invariant() -> None:
+    assert rows_of("What a change cannot do") == {each.name: each.invariant for each in modes.GRADERS}
 
 
 def test_the_tries_of_a_race_are_parts() -> None:

@@ -36,10 +36,11 @@ from etude.sandbox.attacks import (
     table,
     try_attack,
 )
-from etude.sandbox.attacks.classes import HIDING, SERVING, TABLES, WITHOUT
+from etude.sandbox.attacks.classes import HIDING, SERVING, TABLES, WITHOUT, lacking
 from etude.sandbox.attacks.outside import odd_roots
 from etude.sandbox.embedded.copies import CopyableBox
 from etude.sandbox.modes import open_mode
+from etude.sandbox.modes.confinement import Bubblewrap, Landlock
 
 RACES = 6
 """Enough to find what worked in one of two tries; `make bench NAME=attacks RACES=1000` tries more."""
@@ -69,6 +70,31 @@ def test_each_class_has_an_attack_and_words_for_what_it_needs() -> None:
     needs = {need for found in ATTACKS.values() for need in found.needs}
     assert needs <= set(WITHOUT)
     assert set(WITHOUT) == {*Feature, *Capability}
+
+
+def rows_of(title: str) -> dict[str, str]:
+    """The rows of the first table below a title of docs/threats.md, by their first column."""
+    text = (Path(__file__).parents[2] / "docs" / "threats.md").read_text(encoding="utf-8")
+    table = text.partition(f"## {title}\n")[2].partition("|---|---|\n")[2].partition("\n\n")[0]
+    return {name: rest.removesuffix(" |") for name, rest in (row[2:].split(" | ", 1) for row in table.splitlines())}
+
+
+def test_the_threat_model_has_each_class_with_its_invariant() -> None:
+    assert rows_of("What a box cannot do") == {each.name: each.invariant for each in CLASSES}
+
+
+def test_the_threat_model_says_what_a_mode_lacks() -> None:
+    """A class is lacking if the mode promises to withstand none of its attacks."""
+    told, lacks = rows_of("What modes lack"), {}
+    for mode in (Bubblewrap, Landlock):
+        tried = {
+            found.of.name for found in ATTACKS.values() if not lacking(found.needs, mode.features | mode.capabilities)
+        }
+        lacks[mode.name] = {each.name for each in CLASSES} - tried
+    listed = {each.strip() for each in told["`bubblewrap`"].partition(";")[0].split(",")}
+    assert listed == lacks["bubblewrap"]
+    assert told["`landlock`"] == "the same, and other processes, rights, segments; grading"
+    assert lacks["landlock"] - listed == {"other processes", "rights"}
 
 
 def test_what_was_not_tried_never_counts_as_held(tmp_path: Path) -> None:

@@ -327,8 +327,8 @@ class Box(Protocol):
 
     async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:
         """Return a tar of a folder: first the folder itself, as ".", then its files, folders and links. If `path` is a
-        file, the tar holds only that file, under its own name. Raise RequestRefused beyond `max_bytes`, `max_files` or
-        half of the box's memory."""
+        file, the tar holds only that file, under its own name. Raise RequestRefused beyond `max_bytes` or
+        `max_files`, or if the files need more than half of the box's memory."""
         ...
 
     async def write_tree(self, path: str, tar: bytes, *, max_bytes: int = 256 << 20, max_files: int = 10_000) -> None:
