@@ -91,8 +91,8 @@ class OciBox(ServedBox):
         step, error = self._failed_step(answer)
         if step == "openat2 and pidfd_open":
             raise SandboxUnavailable(
-                f"a container cannot be made into a box here ({error}): its runtime's kernel is too old: use a gVisor "
-                "(runsc) newer than 2024, or another runtime"
+                f"a container cannot be made into a box here ({error}): its runtime's kernel lacks system calls, as "
+                "gVisor's runsc of 2022 and 2024 does: use runc, crun or Kata"
             )
         if step != "lost":
             raise SandboxUnavailable(
