@@ -16,7 +16,7 @@ from etude.sandbox.contract import Capability, Feature, Limits, SandboxError
 
 _ROOMY = Limits(memory_mb=256, processes=40, cpu_seconds=60, file_mb=4, disk_mb=64)
 _CROWDED = Limits(memory_mb=4096, processes=20, cpu_seconds=60, file_mb=4, disk_mb=16)
-_HOLDERS = {"terminals": 4, "epoll": 4, "pipes": 2, "filters": 4}
+_HOLDERS = {"terminals": 4, "epoll": 4, "pipes": 2, "call_filters": 4}
 """Processes that take from a table, where one does not get all: each may have 1,024 descriptors."""
 _COUNTED_BY_USER = ("pipes", "in_flight")
 """Tables that the kernel has for each user id, with no smaller limit."""

@@ -100,7 +100,7 @@ def asynchronous_requests() -> None:
     kept.append(context)
 
 
-def compiled_filters() -> None:
+def socket_filters() -> None:
     """Filters of sockets, for whose code the kernel has one amount of memory."""
     each = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     code = struct.pack("=HBBI", 0x20, 0, 0, 0) * 100 + struct.pack("=HBBI", 6, 0, 0, 0)
@@ -130,7 +130,7 @@ def locked_memory() -> None:
     kept.append(page)
 
 
-def filters() -> None:
+def call_filters() -> None:
     """Compiled filters of system calls, the longest chain of them. A descriptor keeps it when its thread has ended."""
     seccomp, no_new_privs = {"x86_64": 317, "aarch64": 277}[os.uname().machine], 38
     listener, longest = 8, 4096
@@ -163,14 +163,14 @@ TABLES: dict[str, tuple[Callable[[], None], int]] = {
     "message_queues": (message_queues, 900),
     "segments": (segments, 40_000),
     "asynchronous_requests": (asynchronous_requests, 1000),
-    "compiled_filters": (compiled_filters, 100),
+    "socket_filters": (socket_filters, 100),
     "locks": (locks, 3000),
     "terminals": (terminals, 900),
     "locked_memory": (locked_memory, 100),
-    "filters": (filters, 400),
+    "call_filters": (call_filters, 400),
 }
 """What takes one more, and how many a process takes at most."""
-DENIED = {"asynchronous_requests": errno.ENOSYS, "compiled_filters": errno.EPERM}
+DENIED = {"asynchronous_requests": errno.ENOSYS, "socket_filters": errno.EPERM, "call_filters": errno.ENOSYS}
 """Tables of which no box gets anything, and the error that says so."""
 
 
