@@ -54,7 +54,7 @@ def priced(suite: Suite, pool: Pool, unsolved: Mapping[TestPath, Unsolved], show
     withheld values or its alterations, whichever are harder to guess. `shown` are the files that an agent sees, besides
     the suite, by path; those that tell most come first."""
     reported = [str(text) for one in unsolved.values() for texts in one.answers.values() for text in texts]
-    outside = KnownText([*_shown_texts(shown), *(text.encode("utf-8", "replace") for text in reported)])
+    outside = KnownText((text.encode("utf-8", "replace") for text in reported), KnownText(_shown_texts(shown)))
     pool = _priced(suite, pool, unsolved, outside)
     chosen = tuple(map(_protected_in_one_way, pool.alterable))
     return pool if chosen == pool.alterable else _priced(suite, replace(pool, alterable=chosen), unsolved, outside)
