@@ -145,7 +145,10 @@ class TestsVerifier:
             took = output.seconds
             return output
 
-        shown = {**context.pristine.files, "": context.task.instruction.encode("utf-8", "replace")}
+        # In the order in which they count as known: the instruction, what the reference changes, and small files first.
+        workspace = context.pristine.files
+        order = sorted(workspace, key=lambda path: (path not in solution.files, len(workspace[path])))
+        shown = {"": context.task.instruction.encode("utf-8", "replace"), **{path: workspace[path] for path in order}}
         return await prove(self.shown, sources, run, random.Random(secrets.randbits(64)), shown)
 
 
