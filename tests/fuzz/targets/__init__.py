@@ -12,11 +12,25 @@ from tests.fuzz.targets import (
     redaction,
     reports,
     requests,
+    sources,
     tars,
 )
 
 TARGETS: dict[str, Target] = {
     target.name: target
-    for module in (frames, requests, tars, layers, images, diffs, reports, dockerfiles, names, egress, redaction)
+    for module in (
+        frames,
+        requests,
+        tars,
+        layers,
+        images,
+        diffs,
+        reports,
+        dockerfiles,
+        names,
+        egress,
+        redaction,
+        sources,
+    )
     for target in module.TARGETS
 }

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.tasks.verifiers.tests.constants import LARGEST, NotConstant, evaluate
+from etude.tasks.verifiers.tests.visible_answers import computed_values
 
 KNOWN = {"n": 3, "word": "some", "row": [4, 5]}
 
@@ -81,6 +82,26 @@ def test_values_are_those_of_python(text: str) -> None:
         "[[0] * 9999] * 9999 * 9999",
         "-'a'",
         "len(range(10 ** 30))",
+        "[[[0] * 9999] * 9999] * 9999",
+        "[0] * 50000 * ([0] * 50000)",
+        "2 ** 9000 ** ([0] * 50000)",
+        "(2 ** 9000) ** ([0] * 50000)",
+        "sum([[0]] * 50000, [])",
+        "round(1, -10 ** 9)",
+        "bytes(source=10 ** 10)",
+        "('a' * 9999).replace('a', 'b' * 9999)",
+        "('a' * 9999).join(['a'] * 9999)",
+        "('a' * 50000).strip('b' * 49999 + 'a')",
+        "''.join([chr(i) for i in range(99, 4999)]).encode('punycode')",
+        "str(b'ab' * 9999, 'punycode')",
+        "pytest.approx(10 ** 7, rel='a' * 9999)",
+        "[[[0 for i in range(999)] for j in range(999)] for k in range(999)]",
+        "list(zip(*[range(9999)] * 9999))",
+        "f'{[0] * 9999}' + f'" + "{[0] * 30000}" * 999 + "'",
+        "set([i * (2 ** 61 - 1) for i in range(9999)])",
+        "{i * (2 ** 61 - 1) for i in range(9999)}",
+        "{i * (2 ** 61 - 1): 0 for i in range(9999)}",
+        "[" * 60 + "]" * 60,
     ],
 )
 def test_what_needs_more_or_is_large_is_not_computed(text: str) -> None:
@@ -88,6 +109,33 @@ def test_what_needs_more_or_is_large_is_not_computed(text: str) -> None:
     with pytest.raises(NotConstant):
         value(text)
     assert time.process_time() - began < 0.2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = [[[0] * 40] * 40] * 40",
+        "x = [0] * 9999; x; x; x",
+        "unknown" + " + 1" * 300,
+        "unknown" + ".f(1)" * 150,
+        "unknown(" * 80 + "[0] * 9999" + ")" * 80,
+        "x = {i * (2 ** 61 - 1) for i in range(2000)}",
+    ],
+)
+def test_what_is_computed_grows_no_faster_than_the_file(line: str) -> None:
+    source = f"{line}\n".encode() * (16_000 // len(line))
+    began = time.process_time()
+    size = sum(len(repr(found)) for found in computed_values(b"40 + 3\n" + source))
+    assert size < 100 * len(source)
+    assert time.process_time() - began < 1
+
+
+def test_a_deep_expression_hides_no_other() -> None:
+    lists = "".join(f"x{i + 1} = [x{i}]\n" for i in range(2000))
+    deep = "a" + ".f()" * 900
+    found = list(computed_values(f"x0 = [7]\n{lists}\ng({deep}, 40 + 3)\nh(9, 2 * 3)\n".encode()))
+    assert {43, 6} <= {value for value in found if isinstance(value, int)}
+    assert repr(found)
 
 
 NUMBERS = st.integers(-50, 50).map(str) | st.sampled_from(["n", "len(word)", "row[0]"])

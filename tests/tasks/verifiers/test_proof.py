@@ -19,7 +19,7 @@ from etude.sandbox.contract import BoxSpec, Sandboxes
 from etude.tasks import Environments, Grader, GradingContext, Task, Verdict, reference_diff
 from etude.tasks.change import Change
 from etude.tasks.seal import base_scan
-from etude.tasks.verifiers.tests import TestsVerifier, proof
+from etude.tasks.verifiers.tests import TestsVerifier, proof, suite_files
 from etude.tasks.verifiers.tests.drawing import chance_left, draw_exam
 from etude.tasks.verifiers.tests.pool import AlterableTest, Pool, alterable_tests
 from etude.tasks.verifiers.tests.proof import dump_proof, guess_of, load_proof
@@ -71,7 +71,7 @@ def _added(path: Path, text: str) -> None:
 CHANGES: dict[str, Callable[[Task, Path, pytest.MonkeyPatch], object]] = {
     "damage": lambda task, kept, _: kept.write_bytes(kept.read_bytes().replace(b'"seconds": ', b'"seconds": 0')),
     "cut": lambda task, kept, _: kept.write_bytes(kept.read_bytes()[:-3]),
-    "suite": lambda task, *_: _added(task.directory / "tests/files/tests/test_prices.py", "\n# Another suite.\n"),
+    "suite": lambda task, *_: _added(task.directory / "tests/files/tests/test_prices.py", "\nANOTHER = True\n"),
     "reference": lambda task, *_: (task.directory / "solution/patch.diff").write_text(
         projects.diff(projects.WRONG, projects.RIGHT + "\n", "shop/prices.py")
     ),
@@ -90,6 +90,27 @@ async def test_what_follows_from_something_else_is_proven_again(graded: Graded, 
     with pytest.MonkeyPatch.context() as patch:
         CHANGES[change](task, kept, patch)
         assert [(await graded(task))[1] for _ in range(2)] == [3, 1]
+
+
+async def test_that_a_test_needs_its_remarks_is_found_out_once(graded: Graded, tmp_path: Path) -> None:
+    hidden = """import pathlib
+import unittest
+
+from a import total
+
+
+class T(unittest.TestCase):
+    def test_it(self):
+        # A remark.
+        self.assertEqual(total(4700), 4711)
+        self.assertIn("# A " + "remark", pathlib.Path(__file__).read_text())
+"""
+    files = suite_files({"tests/test_a.py": hidden.encode()}, ["tests.test_a.T.test_it"])
+    wrong, right = "def total(n):\n    return n\n", "def total(n):\n    return n + 11\n"
+    reference = projects.diff(wrong, right, "a.py")
+    task = projects.task(tmp_path / "task", files, {"a.py": wrong}, reference, {"runner": "unittest"})
+    verdicts = [await graded(task, reference) for _ in range(2)]
+    assert [(verdict.passed, examined) for verdict, examined in verdicts] == [(True, 4), (True, 1)]
 
 
 async def test_limits_that_the_gate_set_are_nothing_that_it_follows_from(graded: Graded, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from etude.sandbox.contract import BoxSpec, Sandboxes
 from etude.tasks import Environments, Grader, GradingContext, Judgement, reference_diff
-from etude.tasks.change import Change
+from etude.tasks.change import Change, change_of
 from etude.tasks.verifiers.contract import SEALED
 from etude.tasks.verifiers.tests import Exam, Suite, SuiteConfig, TestsVerifier, read_suite, suite_files, verifier
 from etude.tasks.verifiers.tests.drawing import chance_left
@@ -191,6 +191,51 @@ async def test_without_a_reference_nothing_is_proven_nor_sealed(
     assert verdict.passed
     assert verdict.evidence.withheld == 0
     assert not verdict.evidence.sealed
+
+
+REMARKS = """
+import pathlib
+import unittest
+
+from a import help_of, text
+
+HERE = pathlib.Path(__file__)
+
+
+class T(unittest.TestCase):
+    def test_help(self):
+        '''It is n is 43.'''
+
+        def command():
+            '''Adds numbers.'''
+
+        self.assertEqual((text(43), help_of(command)), ("n is 43", "Adds numbers."))  # n is 43
+
+    def test_data(self):
+        self.assertEqual((text(43), HERE.with_name("data.py").read_text()), ("n is 43", "x = 1  # data\\n"))
+
+    def test_own_lines(self):
+        self.assertEqual((text(43), "#" + " n is" in HERE.read_text()), ("n is 43", True))
+"""
+
+
+@pytest.mark.parametrize("names", [["help", "data"], ["help", "data", "own_lines"]], ids=["unused", "used"])
+async def test_remarks_that_the_code_or_a_test_reads_stay(
+    sandboxes: Sandboxes, tmp_path: Path, names: list[str]
+) -> None:
+    helper = "\n\ndef help_of(function):\n    return function.__doc__\n"
+    reference = projects.diff(WRONG + helper, RIGHT + helper, "a.py")
+    tests = {"tests/test_a.py": REMARKS.encode(), "tests/data.py": b"x = 1  # data\n"}
+    files = suite_files(tests, [f"tests.test_a.T.test_{name}" for name in names])
+    task = projects.task(tmp_path / "task", files, {"a.py": WRONG + helper}, reference, {"runner": "unittest"})
+    grader = TestsVerifier(task)
+    prepared = await Environments(sandboxes).prepare(task)
+    solved = GradingContext(task, sandboxes, prepared, change_of(reference, prepared.files, grader.protects))
+    verdict = await grader.examine(solved)
+    assert verdict.judgement is Judgement.PASS, verdict.reason
+    assert verdict.evidence.withheld > 0
+    kept = grader.pool.sources["tests/test_a.py"]
+    assert (b"It is n is 43." in kept, b"# n is 43" in kept) == (("own_lines" in names),) * 2
 
 
 async def test_a_host_that_gives_no_time_to_the_proof_is_our_error(tmp_path: Path, grader: Grader) -> None:

@@ -45,6 +45,34 @@ def test_python_without_remarks() -> None:
     assert site.values == (17,)
 
 
+def test_docstrings_of_helpers_stay() -> None:
+    source = b'''def test_it():
+    """43"""
+    def command():
+        """Adds."""
+        "43"
+    class Options:
+        """Options."""
+    assert f(command, Options) == 17
+
+
+class TestIt:
+    """43
+
+    43"""; LAST = 9
+
+    async def test_more(self):
+        """43"""
+        assert f(9) == 18
+'''
+    made = without_remarks("a.py", source)
+    assert b"43" not in made
+    assert b'"""Adds."""' in made
+    assert b'"""Options."""' in made
+    assert made.count(b"\n") == source.count(b"\n"), "a test may tell the number of a line"
+    assert len(expectations.test_functions(made)) == 2
+
+
 def test_javascript_without_remarks() -> None:
     made = without_remarks("test/a.test.mjs", NODE)
     assert b"43" not in made

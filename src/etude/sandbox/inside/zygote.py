@@ -40,7 +40,7 @@ from etude.sandbox.inside.zygote_root import ZygoteSettings
 
 _MAX_PASSED = 8
 _MAX_VIEWS = 256
-"""Views (views.py) that may stay mounted until the zygote is idle."""
+"""Mounts of views (views.py) that may stay until the zygote is idle."""
 _MAX_CELLS_TO_REMOVE = 64
 """Cells (folders that boxes have written to) that may wait until the zygote is idle. Unmounting one is slow: it waits
 for all CPUs."""

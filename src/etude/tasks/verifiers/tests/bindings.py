@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from etude.tasks.verifiers.tests.constants import NotConstant, evaluate
+from etude.tasks.verifiers.tests.constants import Evaluator, NotConstant
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -47,14 +47,17 @@ class Scope:
         return (node for node in _loads(within) if node.id == name)
 
 
-def module_scope(tree: ast.Module) -> Scope:
+def module_scope(tree: ast.Module, evaluator: Evaluator | None = None) -> Scope:
+    """Return the names of a module. With an `evaluator`, its steps bound the evaluation of all values together."""
     loads: dict[str, list[ast.Name]] = {}
     for use in _loads(tree):
         loads.setdefault(use.id, []).append(use)
     counts = Counter(_bound(tree))
     shared = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
     taken = frozenset(counts) | (frozenset(vars(builtins)) if "*" in counts else frozenset())
-    return _with(Scope(None, tree, taken, loads), tree, {name for name in counts if counts[name] > 1} | shared)
+    return _with(
+        Scope(None, tree, taken, loads), tree, {name for name in counts if counts[name] > 1} | shared, evaluator
+    )
 
 
 def function_scope(function: Function, module: Scope) -> Scope:
@@ -66,14 +69,16 @@ def function_scope(function: Function, module: Scope) -> Scope:
     return _with(scope, function, {name for name in counts if counts[name] > 1} | shared)
 
 
-def _with(scope: Scope, place: Function | ast.Module, changing: Collection[str]) -> Scope:
+def _with(
+    scope: Scope, place: Function | ast.Module, changing: Collection[str], evaluator: Evaluator | None = None
+) -> Scope:
     for name, value in _assigned(place.body):
         if name in changing:
             continue
         scope.bindings[name] = Binding((value,), place)
         try:
             if not uses_taken(value, scope):
-                scope.values[name] = evaluate(value, scope.values)
+                scope.values[name] = (evaluator or Evaluator()).evaluate(value, scope.values)
         except NotConstant:
             continue
     return scope

@@ -87,7 +87,7 @@ def draw_exam(suite: Suite, pool: Pool, rng: random.Random) -> Exam:
     if not pool.alterable:
         return plain_exam(suite)
     counts, left = choose(pool, rng)
-    drawing = _Drawing(suite, pool, rng)
+    drawing = _Drawing(suite.with_sources(pool.sources), pool, rng)
     for item in pool.alterable:
         drawing.add(item, counts.get(item, 0))
     return drawing.exam(left)

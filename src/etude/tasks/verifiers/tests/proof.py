@@ -35,17 +35,20 @@ def dump_proof(pool: Pool, guess: float) -> bytes:
         }
         for item in pool.alterable
     ]
-    payload = json.dumps({"guess": guess, "seconds": pool.seconds, "held": pool.held, "questions": rows}).encode()
+    kept = {"guess": guess, "seconds": pool.seconds, "held": pool.held, "questions": rows}
+    payload = json.dumps({**kept, "sources": _digest(pool.sources)}).encode()
     return hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload
 
 
 def load_proof(data: bytes, suite: Suite, sources: Mapping[str, bytes]) -> Pool | None:
-    """Return the pool that `dump_proof` stored, or None if the data is damaged."""
+    """Return the pool that `dump_proof` stored, or None if the data is damaged or the pool has other sources."""
     kept = _verified(data)
     if not kept:
         return None
     if not kept["questions"]:
         return Pool(seconds=kept["seconds"])
+    if kept["sources"] != _digest(sources):
+        return None
     every = {(one.file, one.function.path): one for file in sources for one in alterable_tests(suite, file, sources)}
     names = {file: tuple(f.path[-1] for f in test_functions(file, source)) for file, source in sources.items()}
     alterable = tuple(_with_stored_choices(row, every[row["file"], tuple(row["path"])]) for row in kept["questions"])
@@ -64,7 +67,13 @@ def proof_inputs(suite: Suite, reference: str, instruction: str, user: str) -> s
     digest = hashlib.sha256(f"{_code()} {sys.version} {user} {config}\n".encode())
     for ids in (suite.fail_to_pass, suite.pass_to_pass, sorted(suite.may_skip), [reference, instruction]):
         digest.update(json.dumps(ids).encode())
-    for path, data in sorted(suite.files.items()):
+    digest.update(_digest(suite.files).encode())
+    return digest.hexdigest()
+
+
+def _digest(files: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for path, data in sorted(files.items()):
         digest.update(f"\n{path} {len(data)}\n".encode("utf-8", "surrogateescape") + data)
     return digest.hexdigest()
 

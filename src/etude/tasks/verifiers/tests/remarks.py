@@ -1,5 +1,8 @@
-"""Removes remarks from test files that are placed in a box: comments, docstrings and other bare strings. They may tell
-in words what a test expects."""
+"""Removes remarks from test files that are placed in a box: comments, docstrings of tests, and bare strings. They may
+tell in words what a test expects.
+
+Docstrings of helpers stay, because code under test may read them: a command's help text is often its docstring.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ _PYTHON = re.compile(
 )
 _USES_DOCSTRINGS = re.compile(rb"__doc__|doctest|getdoc")
 _COMMENT = re.compile(rb"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _JAVASCRIPT = (".js", ".mjs", ".cjs")
 
 
@@ -36,7 +40,7 @@ def _python(source: bytes) -> bytes:
             return source
         if _USES_DOCSTRINGS.search(source):
             return bare
-        stripped = _cut(bare, [(span, b'""') for span in _bare_strings(tree, bare)])
+        stripped = _cut(bare, [(span, _empty(bare[slice(*span)])) for span in _remark_spans(tree, bare)])
         ast.parse(stripped)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return source
@@ -49,13 +53,27 @@ def _without_comments(source: bytes) -> bytes:
     return _cut(source, [(span, b"") for span in spans if span[0] or not source.startswith(b"#!")])
 
 
-def _bare_strings(tree: ast.Module, source: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the spans of string constants that are statements by themselves."""
+def _remark_spans(tree: ast.Module, source: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the spans of string constants that are statements by themselves, without docstrings of helpers."""
     starts = [0, *itertools.accumulate(len(line) for line in source.splitlines(keepends=True))]
+    helpers = (node for node in ast.walk(tree) if isinstance(node, (*_FUNCTIONS, ast.ClassDef)) and not _is_test(node))
+    kept = {node.body[0] for node in helpers}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            end = node.end_lineno or node.lineno
-            yield starts[node.lineno - 1] + node.col_offset, starts[end - 1] + (node.end_col_offset or 0)
+        value = node.value if isinstance(node, ast.Expr) and node not in kept else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            end = value.end_lineno or value.lineno
+            yield starts[value.lineno - 1] + value.col_offset, starts[end - 1] + (value.end_col_offset or 0)
+
+
+def _is_test(node: ast.AST) -> bool:
+    """Return whether a node is a test function, or a class that has one."""
+    functions = node.body if isinstance(node, ast.ClassDef) else [node]
+    return any(isinstance(one, _FUNCTIONS) and one.name.startswith("test") for one in functions)
+
+
+def _empty(string: bytes) -> bytes:
+    """Return a string literal that tells nothing and has as many lines."""
+    return b'"""' + b"\n" * string.count(b"\n") + b'"""'
 
 
 def _javascript(source: bytes) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -68,6 +68,10 @@ class Suite:
     @property
     def expected(self) -> tuple[str, ...]:
         return self.fail_to_pass + self.pass_to_pass
+
+    def with_sources(self, sources: Mapping[str, bytes]) -> Suite:
+        """Return the suite with other contents of those of its files that `sources` has."""
+        return replace(self, files={path: sources.get(path, data) for path, data in self.files.items()})
 
 
 def read_suite(task: Task) -> Suite:

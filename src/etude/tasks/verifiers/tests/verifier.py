@@ -17,11 +17,11 @@ from etude.tasks.directory import REFERENCE_DIFF
 from etude.tasks.environment.stored_facts import known_proof
 from etude.tasks.protected_files import is_protected
 from etude.tasks.task import Task
-from etude.tasks.verdict import Verdict
+from etude.tasks.verdict import Judgement, Verdict
 from etude.tasks.verifiers.contract import FIRST_USER, SEALED, SECOND_USER, GradingContext
 from etude.tasks.verifiers.tests import packages
 from etude.tasks.verifiers.tests.drawing import chance_left, draw_exam
-from etude.tasks.verifiers.tests.exam import Exam
+from etude.tasks.verifiers.tests.exam import Exam, plain_exam
 from etude.tasks.verifiers.tests.judging import judge_run
 from etude.tasks.verifiers.tests.pool import Pool
 from etude.tasks.verifiers.tests.proof import dump_proof, guess_of, load_proof, proof_inputs
@@ -46,8 +46,6 @@ class TestsVerifier:
 
     def __init__(self, task: Task) -> None:
         self.suite = read_suite(task)
-        self.shown = self.suite
-        """The suite as gradings place it in a box: without remarks, once there is a pool."""
         self._test_files = test_files(self.suite)
         self._images_with_pytest: dict[str, str] = {}
         self._task = task
@@ -83,7 +81,7 @@ class TestsVerifier:
         context = await self.with_brought_pytest(context)
         pool, rng = await self._proven_pool(context), random.Random(secrets.randbits(64))
         # This runs in the event loop's thread: Python 3.11 parses in one thread at a time, or raises SystemError.
-        exam = draw_exam(self.shown, pool, rng)
+        exam = draw_exam(self.suite, pool, rng)
         self._guess = exam.guess
         return judge_run(exam, await run_exam(context, self.suite.config, exam), context.change.touched)
 
@@ -99,11 +97,8 @@ class TestsVerifier:
         return replace(context, pristine=replace(context.pristine, image=self._images_with_pytest[image]))
 
     async def _proven_pool(self, context: GradingContext) -> Pool:
-        """Return the pool, and set `shown` to the suite that it was made from."""
         async with self._proving:
             if self.pool is None:
-                files = {path: without_remarks(path, data) for path, data in self.suite.files.items()}
-                self.shown = replace(self.suite, files=files)
                 self.pool = await self._load_or_prove(context)
             return self.pool
 
@@ -116,19 +111,25 @@ class TestsVerifier:
             solution = change_of(reference, context.pristine.files, self.protects)
         except (OSError, UnicodeDecodeError, DiffError):
             return Pool()  # The gate reports a missing or wrong reference.
-        there = {**context.pristine.files, **self.shown.files}
-        sources = {path: data for path, data in there.items() if path in self._test_files}
+        there = {**context.pristine.files, **self.suite.files}
+        whole = {path: data for path, data in there.items() if path in self._test_files}
+        hidden = {path: data for path, data in whole.items() if path in self.suite.files}
+        bare = {**whole, **{path: without_remarks(path, data) for path, data in hidden.items()}}
         if context.proofs is None:
-            return await self._prove(context, sources, solution)
+            return await self._prove(context, bare, whole, solution)
         asked = context.task, context.pristine, self._proof_inputs(reference, context.user)
         kept = await context.proofs.find(*asked)
-        if kept is not None and (pool := load_proof(kept, self.shown, sources)) is not None:
-            return pool
-        pool = await self._prove(context, sources, solution)
+        for sources in (bare, whole) if kept is not None else ():
+            if (pool := load_proof(kept, self.suite, sources)) is not None:
+                return pool
+        pool = await self._prove(context, bare, whole, solution)
         await context.proofs.keep(*asked, dump_proof(pool, chance_left(pool)))
         return pool
 
-    async def _prove(self, context: GradingContext, sources: Mapping[str, bytes], solution: Change) -> Pool:
+    async def _prove(
+        self, context: GradingContext, bare: Mapping[str, bytes], whole: Mapping[str, bytes], solution: Change
+    ) -> Pool:
+        """`bare` and `whole` are the test files without remarks and with them."""
         # These runs are not part of the verdict: they use the usual conditions, and their CPU time is not recorded.
         apart = replace(context, conditions=USUAL, cpu_seconds=[])
         longest = PROOF * self.suite.config.seconds
@@ -145,11 +146,17 @@ class TestsVerifier:
             took = output.seconds
             return output
 
+        suite = self.suite.with_sources(bare)
+        if bare != whole:
+            exam = plain_exam(suite)
+            # A test may need its remarks, for example if it reads its own source.
+            if judge_run(exam, await run(exam, True)).judgement is not Judgement.PASS:
+                suite, bare = self.suite, whole
         # In the order in which they count as known: the instruction, what the reference changes, and small files first.
         workspace = context.pristine.files
         order = sorted(workspace, key=lambda path: (path not in solution.files, len(workspace[path])))
         shown = {"": context.task.instruction.encode("utf-8", "replace"), **{path: workspace[path] for path in order}}
-        return await prove(self.shown, sources, run, random.Random(secrets.randbits(64)), shown)
+        return await prove(suite, bare, run, random.Random(secrets.randbits(64)), shown)
 
 
 _STEERS = re.compile(

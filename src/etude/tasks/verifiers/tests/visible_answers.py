@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from etude.tasks.verifiers.tests.bindings import module_scope
-from etude.tasks.verifiers.tests.constants import NotConstant, evaluate
+from etude.tasks.verifiers.tests.constants import Evaluator, NotConstant
+
+_STEPS, _STEPS_PER_BYTE = 1_000, 16
+"""Steps of evaluation for a file, and for each of its bytes."""
 
 
 def visible_values(
@@ -15,18 +19,25 @@ def visible_values(
     """Return reprs of values that the compared expression contains too: code may return a part of its input."""
     found = zip(rounds, values, strict=True)
     return frozenset(
-        repr(value) for names, value in found if any(reveals(part, value) for part in _known(compared, names))
+        repr(value)
+        for names, value in found
+        if any(reveals(part, value) for _, part in _known(compared, names, Evaluator()))
     )
 
 
 def computed_values(source: bytes) -> Iterator[object]:
-    """Yield the values of a Python file's constant expressions, such as 43 for `40 + 3`."""
+    """Yield the values of a Python file's constant expressions, such as 43 for `40 + 3`. Their number and sizes grow no
+    faster than the file: expressions that take more than its share of steps are left out."""
+    evaluator = Evaluator(_STEPS + _STEPS_PER_BYTE * len(source))
     try:
-        tree = ast.parse(source)
-        for value in _known(tree, module_scope(tree).values):
-            yield list(value) if isinstance(value, range) else value
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
+    for node, value in _known(tree, module_scope(tree, evaluator).values, evaluator):
+        if not isinstance(node, ast.Name):  # A name's value was yielded where it is assigned.
+            yield list(value) if isinstance(value, range | Iterator) else value
 
 
 def reveals(visible: object, value: object) -> bool:
@@ -57,13 +68,15 @@ def _parts(whole: object) -> Iterator[object]:
             waiting += part.values()
 
 
-def _known(node: ast.AST, names: Mapping[str, object]) -> Iterator[object]:
-    """Yield the expression's value or, if it cannot be evaluated, those of its largest parts that can be."""
-    try:
-        if isinstance(node, ast.expr):
-            yield evaluate(node, names)
-            return
-    except NotConstant:
-        pass
-    for part in ast.iter_child_nodes(node):
-        yield from _known(part, names)
+def _known(whole: ast.AST, names: Mapping[str, object], evaluator: Evaluator) -> Iterator[tuple[ast.expr, object]]:
+    """Yield the expression and its value or, if it cannot be evaluated, its largest parts that can be, with theirs."""
+    waiting = [whole]
+    while waiting:
+        node = waiting.pop()
+        try:
+            if isinstance(node, ast.expr):
+                yield node, evaluator.evaluate(node, names)
+                continue
+        except NotConstant:
+            pass
+        waiting += ast.iter_child_nodes(node)
