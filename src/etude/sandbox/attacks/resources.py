@@ -75,8 +75,8 @@ TABLE_ATTACKS = [_of_table(name) for name in tables.TABLES]
 
 
 _ALL_OF_64 = 161
-"""MiB: one more than a box of 64 MiB of memory and 16 of disk has with /dev/shm (64) and its pid 1 (16). On cgroups of
-version 1, each kind has still less: TCP and UDP a quarter of that beside it, the others that."""
+"""MiB: one more than a box of 64 MiB of memory and 16 of disk has in all, with /dev/shm (64) and its pid 1 (16). On
+cgroups of version 1, TCP and UDP have less: a quarter of that."""
 
 
 def _of_buffers(kind: str) -> Attack:
