@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import subprocess
@@ -171,3 +172,20 @@ async def test_owners_stay_the_same_from_range_to_range(sandboxes: EmbeddedSandb
     layers = Path(sandboxes.store.layers)
     owners = {os.lstat(path).st_uid for path in layers.rglob("*") if path.parent.name == "work"}
     assert owners <= {BASE, BASE + 7, BASE + 65_000}, "on the disk, files do not tell which box wrote them"
+
+
+@for_root
+@in_loop
+async def test_boxes_are_made_while_others_are_removed(tmp_path: Path) -> None:
+    """In folders, where a removed box's views are in the way of the next until the zygote is idle."""
+    sandboxes = EmbeddedSandboxes(tmp_path / "folders", memory_cells=False)
+
+    async def live() -> None:
+        for _ in range(10):
+            box = await sandboxes.create(BoxSpec("host"))
+            await box.destroy()
+
+    try:
+        await asyncio.gather(*(live() for _ in range(4)))
+    finally:
+        await sandboxes.close()

@@ -119,8 +119,8 @@ class TestsVerifier:
             return await self._prove(context, bare, whole, solution)
         asked = context.task, context.pristine, self._proof_inputs(reference, context.user)
         kept = await context.proofs.find(*asked)
-        for sources in (bare, whole) if kept is not None else ():
-            if (pool := load_proof(kept, self.suite, sources)) is not None:
+        for sources in (bare, whole):
+            if kept is not None and (pool := load_proof(kept, self.suite, sources)) is not None:
                 return pool
         pool = await self._prove(context, bare, whole, solution)
         await context.proofs.keep(*asked, dump_proof(pool, chance_left(pool)))
