@@ -18,15 +18,34 @@ from etude.tasks.cheats import CHEATS, Attempt, Cheat, attempt, fitting, runner_
 from etude.tasks.cheats.cheat import ANY, MUTATION, UNITTEST, Scene
 
 _NEEDS = (Feature.ISOLATED,)
-VERDICTS = AttackClass("forged verdicts", "no change that solves nothing passes", _NEEDS)
+VERDICTS = AttackClass(
+    "forged verdicts",
+    "No change that solves nothing passes. What lies in the box, or follows from it by one small step, is no secret: "
+    "a verdict is `sealed` only if the rest is guessed at most once in 100 gradings.",
+    _NEEDS,
+)
 LANGUAGE = AttackClass(
-    "test language", "tests that an agent writes reach nothing but the values that they test", _NEEDS
+    "test language",
+    "Tests that an agent writes reach only the values that they test: of `TestCase`, what gives no result and tells no "
+    "source line.",
+    _NEEDS,
 )
 ERRORS = AttackClass(
-    "error for fail", "what fails on a path or byte that the agent controls is a verdict about the agent", _NEEDS
+    "error for fail",
+    "What fails on a path or byte of the agent's is a verdict about the agent. A grading is an `error` only if the "
+    "reference, graded then, ends in one too.",
+    _NEEDS,
 )
-MEMORY = AttackClass("grader's memory", "an agent costs the grader under 64 MiB beyond an honest one", _NEEDS)
-SECONDS = AttackClass("grader's time", "an agent costs the grader under 2 s of CPU beyond an honest one", _NEEDS)
+MEMORY = AttackClass(
+    "grader's memory",
+    "An agent costs the grader under 64 MiB beyond an honest one: sizes are checked first.",
+    _NEEDS,
+)
+SECONDS = AttackClass(
+    "grader's time",
+    "An agent costs the grader under 2 s of CPU beyond an honest one: every parser takes linear time.",
+    _NEEDS,
+)
 CLASSES = (VERDICTS, LANGUAGE, ERRORS, MEMORY, SECONDS)
 _MOST_KIB, _MOST_SECONDS = 64 << 10, 2.0
 
@@ -68,13 +87,13 @@ async def _honest(task: Task, grader: Grader) -> Attempt:
     return await attempt(Cheat("honest", "", frozenset(ANY), act), task, grader)
 
 
-async def try_all(
-    sandboxes: Sandboxes, folder: Path, progress: Callable[[str], None], *, one: bool = False
-) -> list[Outcome]:
-    """`one`: only in the first environment of unittest."""
+async def try_all(sandboxes: Sandboxes, folder: Path, tell: Callable[[Outcome], None], *, one: bool = False) -> None:
+    """Call `tell` with each outcome. `one`: only in the first environment of unittest."""
     if lacks := lacking(_NEEDS, sandboxes.features):
-        return [Outcome("cheats", each.name, lacks=tuple(need.value for need in lacks)) for each in CLASSES]
-    grader, found = Grader(sandboxes), []
+        for each in CLASSES:
+            tell(Outcome("cheats", each.name, lacks=tuple(need.value for need in lacks)))
+        return
+    grader = Grader(sandboxes)
     for task in one_of_each(folder):
         if one and runner_of(task) != UNITTEST:
             continue
@@ -84,14 +103,13 @@ async def try_all(
         seconds, kib = cost.seconds(), cost.kib()
         if not honest.succeeded:
             why = f"the honest solution of {task.id} is no pass here: {honest.verdict.reason}"
-            found.append(Outcome(task.id, VERDICTS.name, undecided=why))
+            tell(Outcome(task.id, VERDICTS.name, undecided=why))
             continue
         for cheat, _ in fitting(CHEATS.values(), [task]):
             cost = Cost()
             made = await attempt(cheat, task, grader)
-            found += _judged(made, task, cost.seconds() - seconds, cost.kib() - kib)
-            progress(f"{cheat.name} in {task.id}")
-    return found
+            for outcome in _judged(made, task, cost.seconds() - seconds, cost.kib() - kib):
+                tell(outcome)
 
 
 def _judged(made: Attempt, task: Task, seconds: float, kib: int) -> list[Outcome]:

@@ -2,22 +2,25 @@
 
 No attack may succeed and none may be left undecided; otherwise the exit code is 1. A cell says how often attacks of the
 class were tried and succeeded, or what the mode does not promise. RACES=1000 tries each race so often (20 otherwise);
-MODES and ATTACKS choose some of each by name; CHEATS=0 leaves out the grader's classes.
+MODES and ATTACKS choose some of each by name; CHEATS=0 leaves out the grader's classes. With FOLDER=..., each part of a
+mode that came to its end is kept there, and the same command goes on after an interruption.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import time
+import tempfile
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from _attack_modes import MODES, NotHere, outcomes_of
+from _attack_cheats import CLASSES as GRADERS
+from _attack_modes import MODES, NotHere, measured, parts
 from _report import finish
 
-from etude.journal import ProgressLine
 from etude.sandbox.attacks import ATTACKS, CLASSES, Cell, Outcome, cells, table
 
 
@@ -29,26 +32,27 @@ def _chosen(variable: str, known: list[str]) -> list[str]:
 
 
 def main() -> int:
-    from _attack_cheats import CLASSES as GRADERS
-
-    races, begun = int(os.environ.get("RACES") or 20), time.perf_counter()
+    races, seconds = int(os.environ.get("RACES") or 20), 0.0
     attacks, cheats = _chosen("ATTACKS", list(ATTACKS)), os.environ.get("CHEATS", "1") != "0"
     found: dict[str, list[Outcome]] = {}
     missing: dict[str, str] = {}
-    modes = _chosen("MODES", list(MODES)) or list(MODES)
-    with ProgressLine("attacks", len(modes), unit="modes") as line:
-        for number, mode in enumerate(modes):
-            try:
-                found[mode] = outcomes_of(mode, races, attacks, cheats=cheats)
-            except NotHere as reason:
-                missing[mode] = str(reason)
-            line.update(number + 1, note=mode)
-    for mode, outcomes in found.items():
-        for outcome in outcomes:
-            for breach in outcome.breaches:
-                print(f"{mode}: {outcome.of}: {outcome.attack}: {breach}")
-            if outcome.undecided:
-                print(f"{mode}: {outcome.of}: {outcome.attack} could not be tried: {outcome.undecided}")
+    kept = os.environ.get("FOLDER")
+    with nullcontext(kept) if kept else tempfile.TemporaryDirectory(prefix="etude-attacks-") as folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for mode in _chosen("MODES", list(MODES)) or list(MODES):
+            for part in parts(attacks or list(ATTACKS), races, cheats=cheats):
+                print(f"{mode}: {part.name}", file=sys.stderr, flush=True)
+                try:
+                    outcomes, taken = measured(mode, part, Path(folder))
+                except NotHere as reason:
+                    if mode not in found:
+                        missing[mode] = str(reason)
+                        break
+                    outcomes, taken = part.undecided(str(reason)), 0.0
+                found.setdefault(mode, []).extend(outcomes)
+                seconds += taken
+    for line in dict.fromkeys(line for mode, outcomes in found.items() for line in _told(mode, outcomes)):
+        print(line)
     drawn = {mode: cells(outcomes) for mode, outcomes in found.items()}
     classes = [*CLASSES, *(GRADERS if cheats else ())]
     if attacks:
@@ -57,8 +61,15 @@ def main() -> int:
     for mode, reason in missing.items():
         print(f"left out: {mode}: {reason}")
     result = summary(drawn, races)
-    finish("attacks", {**result, "seconds": time.perf_counter() - begun})
+    finish("attacks", {**result, "seconds": seconds})
     return 0 if result["attempts"] and not result["succeeded"] and not result["undecided"] else 1
+
+
+def _told(mode: str, outcomes: list[Outcome]) -> Iterator[str]:
+    for outcome in outcomes:
+        yield from (f"{mode}: {outcome.of}: {outcome.attack}: {breach}" for breach in outcome.breaches)
+        if outcome.undecided:
+            yield f"{mode}: {outcome.attack} could not be tried: {outcome.undecided}"
 
 
 def summary(drawn: dict[str, dict[str, Cell]], races: int) -> dict[str, object]:

@@ -18,7 +18,7 @@ from etude.tasks.verifiers.tests import expectations
 from etude.tasks.verifiers.tests.chances import chance_of_all
 from etude.tasks.verifiers.tests.drawing import SEALED
 from etude.tasks.verifiers.tests.expectations import TestFunction
-from etude.tasks.verifiers.tests.guessing import ways_of
+from etude.tasks.verifiers.tests.guessing import askers_of, ways_of
 from etude.tasks.verifiers.tests.known_text import KnownText
 from etude.tasks.verifiers.tests.pool import AlterableTest
 from etude.tasks.verifiers.tests.pricing import without_withheld
@@ -67,7 +67,11 @@ def main(places: list[str]) -> None:
                 counts[1] += len(held)
                 counts[2] += len(function.sites) - len(held)
                 counts[3] += 1
-                ways = [ways_of(value, (), known) for site in held for value in site.values]
+                ways = [
+                    ways_of(value, (), known, askers_of(source[slice(*site.compared)], value))
+                    for site in held
+                    for value in site.values
+                ]
                 counts[4] += chance_of_all(ways) <= SEALED
         total, tests = max(1, counts[0]), max(1, counts[3])
         shares = [100 * counts[1] / total, 100 * counts[2] / total]

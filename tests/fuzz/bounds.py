@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import os
 import resource
 import signal
@@ -18,9 +17,6 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _SLACK_BYTES = 256 << 20
 """Address space beyond the limit, since the allocators reserve more than they use."""
 _RESET_PEAK = b"5"
-_LIMITED_TIME = ~0 << 3
-"""The kernel's id of this process's CPU time as limits and timers count it: by ticks. On a busy machine, it is seconds
-apart from what getrusage tells."""
 
 
 class TooSlow(BaseException):
@@ -40,6 +36,7 @@ class Bounds:
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGPROF, _raise_too_slow)
+        signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
         self._statm = os.open("/proc/self/statm", os.O_RDONLY)
         self._reset = os.open("/proc/self/clear_refs", os.O_WRONLY)
 
@@ -50,19 +47,21 @@ class Bounds:
     @contextlib.contextmanager
     def of_one_input(self, factor: float = 1.0) -> Iterator[Usage]:
         """Run one input in the block. Raise TooSlow in it after `factor` times the allowed CPU time. Where Python
-        cannot raise it, for example in a C function, the kernel kills the process one or two seconds later."""
+        cannot raise it, for example in a C function, the kernel kills the process a second later."""
         usage = Usage()
         seconds = self.seconds * factor
-        used = time.clock_gettime(_LIMITED_TIME)
-        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used + seconds) + 1, resource.RLIM_INFINITY))
         before = self._resident()
         os.write(self._reset, _RESET_PEAK)
         began = time.process_time()
         signal.setitimer(signal.ITIMER_PROF, seconds, 0.1)
+        # No limit on CPU time, which is for the whole process: the kernel counts for it by ticks, and may be seconds
+        # ahead of what it tells.
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds + 1)
         try:
             yield usage
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             usage.seconds = time.process_time() - began
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
             usage.bytes = max(0, peak - before)

@@ -190,4 +190,4 @@ def _follow(reading: int, pid: int, note: _Note, say: Callable[[Progress], None]
 def _end(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
-    return {-signal.SIGXCPU: "too much CPU time in one step"}.get(code, signal.Signals(-code).name)
+    return {-signal.SIGVTALRM: "too much CPU time in one step"}.get(code, signal.Signals(-code).name)

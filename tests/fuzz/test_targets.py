@@ -1,4 +1,7 @@
-"""Every target withstands its seeds, and a short campaign that is the same each time. `make fuzz` runs long ones."""
+"""Every target withstands its seeds, and a short campaign that starts with the same inputs each time.
+
+`make fuzz` runs long ones.
+"""
 
 from __future__ import annotations
 

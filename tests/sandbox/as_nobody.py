@@ -44,11 +44,18 @@ def pytest_as_nobody(
 
 
 def run_as_nobody(
-    words: list[str], files: list[str], *, timeout: float, lend_ids: bool = False, count: int = 65_536
+    words: list[str],
+    files: list[str],
+    *,
+    timeout: float,
+    lend_ids: bool = False,
+    count: int = 65_536,
+    stderr: int | None = subprocess.PIPE,
 ) -> subprocess.CompletedProcess[str]:
     """Runs Python with these words, then the names of files of this repository, in an empty folder of its own.
 
-    `lend_ids`: as on a host where the user may have containers with more ids than one, `count` of them."""
+    `lend_ids`: as on a host where the user may have containers with more ids than one, `count` of them. `stderr`: None
+    shows it at once."""
     python = _interpreter()
     if python is None:
         pytest.skip("no interpreter of this version that an ordinary user may run")
@@ -71,7 +78,8 @@ def run_as_nobody(
                 "PYTHONDONTWRITEBYTECODE": "1",
             },
             cwd=folder,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             check=False,
             timeout=timeout,

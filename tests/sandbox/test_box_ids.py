@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from tests.sandbox.as_nobody import for_root
 from etude.sandbox import Box, BoxSpec, EmbeddedSandboxes, Feature
 from etude.sandbox.inside import box_ids
 from etude.sandbox.inside.box_ids import BoxIds, IdPool
+from etude.sandbox.inside.kernel import StepFailed
 from etude.sandbox.inside.zygote_root import ZygoteSettings
 
 BASE = 2_000_000_000
@@ -57,6 +62,44 @@ def test_numbers_that_are_not_needed_any_more_are_free_for_others(monkeypatch: p
     for ids in [first.take() for _ in range(5)]:
         first.give_back(ids)
     assert [second.take().creator >= 0 for _ in range(5)] == [True] * 4 + [False]
+
+
+def test_ids_that_cannot_be_made_take_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(rows: object) -> int:
+        raise StepFailed("namespaces", errno.ENOSPC)
+
+    first, second = pool(spare=5), pool(spare=5)
+    first.own_ranges = True
+    monkeypatch.setattr(box_ids, "make_id_namespace", no_room)
+    for _ in range(6):
+        with pytest.raises(StepFailed):
+            first.take()
+    assert all(second.take().creator >= 0 for _ in range(5))
+
+
+CROWDED = """
+import asyncio, fcntl, os
+from pathlib import Path
+from etude.sandbox import BoxSpec, EmbeddedSandboxes
+from etude.sandbox.inside.box_ids import LOCKS, _LOCK
+locks = os.open(f"/run/{LOCKS}", os.O_RDWR | os.O_CREAT, 0o600)
+fcntl.fcntl(locks, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+
+async def main():
+    sandboxes = EmbeddedSandboxes(Path("store"))
+    box = await sandboxes.create(BoxSpec("host"))
+    print((await box.exec("cat /proc/sys/user/max_inotify_watches", timeout=20)).stdout.decode())
+    await sandboxes.close()
+
+asyncio.run(main())
+"""
+
+
+@for_root
+def test_boxes_beyond_the_last_number_leave_each_other_file_watches(tmp_path: Path) -> None:
+    apart = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs locks /run && exec "$@"', "sh"]
+    done = subprocess.run([*apart, sys.executable, "-c", CROWDED], capture_output=True, check=True, cwd=tmp_path)
+    assert int(done.stdout) <= int(Path("/proc/sys/fs/inotify/max_user_watches").read_text()) // 4
 
 
 def test_a_zygote_of_subordinate_ids_needs_no_locks(tmp_path: Path) -> None:
@@ -129,3 +172,20 @@ async def test_owners_stay_the_same_from_range_to_range(sandboxes: EmbeddedSandb
     layers = Path(sandboxes.store.layers)
     owners = {os.lstat(path).st_uid for path in layers.rglob("*") if path.parent.name == "work"}
     assert owners <= {BASE, BASE + 7, BASE + 65_000}, "on the disk, files do not tell which box wrote them"
+
+
+@for_root
+@in_loop
+async def test_boxes_are_made_while_others_are_removed(tmp_path: Path) -> None:
+    """In folders, where a removed box's views are in the way of the next until the zygote is idle."""
+    sandboxes = EmbeddedSandboxes(tmp_path / "folders", memory_cells=False)
+
+    async def live() -> None:
+        for _ in range(10):
+            box = await sandboxes.create(BoxSpec("host"))
+            await box.destroy()
+
+    try:
+        await asyncio.gather(*(live() for _ in range(4)))
+    finally:
+        await sandboxes.close()

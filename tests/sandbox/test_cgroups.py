@@ -76,6 +76,14 @@ def test_version_2_is_set_by_its_own_names(tmp_path: Path) -> None:
     assert box.memory_bytes() == 4096
 
 
+@pytest.mark.parametrize(("version", "limited"), [(1, False), (2, True)])
+def test_buffers_have_the_limits_that_the_kernel_has(tmp_path: Path, version: int, limited: bool) -> None:
+    """The file with their limit in version 1 is missing here, as in some kernels."""
+    cgroups = Cgroups([Hierarchy(version, tmp_path, frozenset({"memory"}))])
+    assert (cgroups.limits_buffers, cgroups.buffers_apart) == (limited, False)
+    cgroups.close()
+
+
 @pytest.mark.parametrize("before", ["open", "flock"])
 def test_a_janitor_may_come_before_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str) -> None:
     """Of another process: what has no lock yet looks like a dead owner's."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.sandbox import Feature
+from etude.sandbox import Capability, Feature
 from etude.sandbox.doctor import Finding, HostFacts, as_json, doctor, judge, report
 from etude.sandbox.embedded import knobs
 from etude.sandbox.embedded.knobs import Facts, for_cgroups, for_failure, for_users
@@ -23,6 +23,7 @@ GOOD = HostFacts(
     mode=Mode.ROOT,
     ids=IdRange(2_000_000_000),
     features=frozenset(Feature),
+    capabilities=frozenset({Capability.BUFFER_MEMORY}),
     controllers=frozenset({"memory", "pids"}),
     python="3.11.9",
     status="Seccomp:\t2\nNoNewPrivs:\t1\n",
@@ -95,13 +96,14 @@ def test_what_boxes_share_is_said() -> None:
 
     shared = replace(GOOD, features=GOOD.features - {Feature.OWN_IDS})
     assert "map more ids" in found(shared)["kernel tables"].knob
-    assert (
-        "Linux 6.3 or newer (this is 5.15)"
-        in found(replace(shared, ids=IdRange(2_000_000_000, spare=9)), (5, 15))["kernel tables"].knob
-    )
+    spare = replace(shared, ids=IdRange(2_000_000_000, spare=9))
+    assert "Linux 6.3 or newer (this is 5.15)" in found(spare, (5, 15))["kernel tables"].knob
+    assert found(spare)["kernel tables"].knob.startswith("a store on ext4"), "a newer kernel would not help"
     lent = replace(shared, mode=Mode.SUBUID, ids=IdRange(1, 65_536, (9, 9)))
     assert "pipe-user-pages-soft" in found(lent)["kernel tables"].knob
     assert "1/4" in found(replace(GOOD, buffers_apart=True))["socket buffers"].text
+    unlimited = found(replace(GOOD, capabilities=frozenset()))["socket buffers"]
+    assert (unlimited.held_by, "unified_cgroup" in unlimited.knob) == ("nobody", True)
     without = replace(GOOD, controllers=frozenset())
     assert found(without)["processes"].good
     assert not found(without, (5, 13))["processes"].good

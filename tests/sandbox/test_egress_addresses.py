@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from etude.sandbox.egress.addresses import may_reach
 
 PRIVATE = ["10.0.0.1", "127.0.0.1", "127.9.9.9", "172.16.0.1", "192.168.1.1", "::1", "fd00::1"]
+PRIVATE += ["fd00::200:5efe:808:808", "2600::5efe:7f00:1", "2002:808:808::5efe:7f00:1"]
 NEVER = [
     *("169.254.169.254", "224.0.0.1", "0.0.0.0", "0.1.2.3", "255.255.255.255", "240.0.0.1", "192.0.0.192", "192.0.0.9"),
     *("100.64.0.1", "100.100.100.200", "168.63.129.16", "192.0.2.1", "198.18.0.1", "198.51.100.1", "203.0.113.9"),
     *("fe80::1", "fe80::1%eth0", "ff02::1", "::", "fec0::1", "fec0::1%eth0", "fd00:ec2::254", "fd20:ce::254"),
     *("64:ff9b:1::1", "64:ff9b:1::7f00:1", "100::1", "100:0:0:1::1", "5f00::1", "4000::1", "1::1", "2001:2::1"),
+    *("fe80::5efe:808:808", "fd00:ec2::5efe:808:808", "ff02::200:5efe:808:808", "64:ff9b:1::5efe:808:808"),
     *("2001::7f00:1", "2001:0:4136:e378:8000:63bf:3fff:fdd2", "2001:10::1", "2001:db8::1", "3fff::1", "64:ff9b:2::1"),
 ]
 PUBLIC = ["1.1.1.1", "151.101.0.223", "2606:4700::1111", "2a00:1450:4001:830::200e", "2400:cb00:2048:1::c629:d7a2"]
@@ -58,7 +60,11 @@ def test_an_address_inside_another_is_judged_as_itself(
     assert may_reach(text, private=private) == may_reach(str(address), private=private), text
 
 
-@given(st.integers(0, 2**128 - 1).map(ipaddress.IPv6Address))
+eight, four = (st.binary(min_size=size, max_size=size) for size in (8, 4))
+isatap = st.builds(lambda prefix, inner: ipaddress.IPv6Address(prefix + b"\0\0\x5e\xfe" + inner), eight, four)
+
+
+@given(st.integers(0, 2**128 - 1).map(ipaddress.IPv6Address) | isatap)
 def test_only_global_unicast_is_public(address: ipaddress.IPv6Address) -> None:
     if may_reach(str(address), private=False) and address.packed[:12] != bytes(10) + b"\xff\xff":
         assert address in ipaddress.IPv6Network("2000::/3") or address.packed[:8] in (

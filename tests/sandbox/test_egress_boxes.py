@@ -265,6 +265,24 @@ for number in range(2, 250):
         knock.sendto(b"x", (f"192.168.1.{number}", 9))
 print(len(open("/proc/net/arp").readlines()) - 1)
 """
+KNOCK_AS_MANY = """
+import socket, time
+gate, freebind = "fd5e:84c2:77a1::1", 78
+with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as knock:
+    knock.sendto(b"x", (gate, 9))
+time.sleep(1.5)  # Until the gate is known, and the device is ready.
+device = socket.if_nametoindex("eth0")
+for number in range(2, 250):
+    for kind, door in ((socket.SOCK_DGRAM, f"fe80::{number:x}"), (socket.SOCK_STREAM, gate)):
+        with socket.socket(socket.AF_INET6, kind) as knock:
+            knock.setblocking(False)
+            knock.setsockopt(socket.IPPROTO_IPV6, freebind, 1)
+            knock.bind((f"fe80::1:{number:x}", 0, 0, device))
+            knock.connect_ex((door, 53, 0, device))
+            if kind == socket.SOCK_DGRAM:
+                knock.send(b"x")
+"""
+"""Sends to many link-local addresses, and from as many to the gate, which answers."""
 
 
 @on_stage
@@ -272,6 +290,19 @@ async def test_a_box_has_one_neighbour(stage: Scene) -> None:
     """The kernel's table of neighbours is one for all network namespaces, the host's included."""
     box = await stage.box()
     assert int(ok(await box.exec(["python", "-c", KNOCK_ON_ALL_DOORS], timeout=20))) <= 1
+
+
+def neighbours_of_all() -> int:
+    return int(Path("/proc/net/stat/ndisc_cache").read_text().splitlines()[1].split()[0], 16)
+
+
+@needs_ipv6
+@pytest.mark.skipif(not Path("/proc/net/stat/ndisc_cache").exists(), reason="only the first network namespace shows it")
+@on_stage
+async def test_a_box_and_its_gate_have_no_link_local_neighbours(stage: Scene) -> None:
+    box, before = await stage.box(), neighbours_of_all()
+    ok(await box.exec(["python", "-c", KNOCK_AS_MANY], timeout=20))
+    assert neighbours_of_all() - before < 100
 
 
 @on_stage

@@ -60,3 +60,30 @@ def test_a_full_disk(tmp_path: Path, mode: str, as_root: bool) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     said = f"no room in {tmp_path}/disk/{{}}; `etude sandbox images collect` frees what is not used"
     assert done.stdout.splitlines() == [said.format("store"), "[]", said.format("other")], done.stderr[-2000:]
+
+
+NO_NAMESPACES = """
+import asyncio
+from pathlib import Path
+from etude.sandbox import BoxSpec, EmbeddedSandboxes, SandboxUnavailable
+
+async def main():
+    sandboxes = EmbeddedSandboxes(Path("store"))
+    try:
+        await sandboxes.create(BoxSpec("host"))
+    except SandboxUnavailable as error:
+        print(error)
+    await sandboxes.close()
+
+asyncio.run(main())
+"""
+
+
+def test_namespaces_that_have_run_out_are_no_full_disk(tmp_path: Path) -> None:
+    """The kernel has the same error for both."""
+    limited = 'echo 0 >/proc/sys/user/max_ipc_namespaces && exec "$@"'
+    apart = ["unshare", "--user", "--map-root-user", "sh", "-c", limited, "sh"]
+    no_root = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
+    command = [*apart, *no_root, sys.executable, "-c", NO_NAMESPACES]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert "raise user.max_" in done.stdout, done.stderr[-2000:]

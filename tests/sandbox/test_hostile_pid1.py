@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.contract.sandbox.support import in_loop
 
-from etude.sandbox import BoxSpec, SandboxLost
+from etude.sandbox import BoxSpec, RequestRefused, SandboxLost
 from etude.sandbox.inside import wire
 from etude.sandbox.served.box import ServedBox
 from etude.sandbox.served.channel import Channel
@@ -56,6 +56,7 @@ async def frozen(box: ServedBox) -> bool:
     [
         *(b"\xff" * 8, wire.LENGTHS.pack(1, 0) + b"x", wire.LENGTHS.pack(2, 0) + b"[]", wire.LENGTHS.pack(0, 0)),
         wire.LENGTHS.pack(100_000, 0) + b"[" * 100_000,
+        wire.LENGTHS.pack((64 << 20) + 1, 0),
         *(wire.pack({"ticket": ticket}) for ticket in ([], {}, "1", 1.0, True)),  # type: ignore[dict-item]
         *(wire.pack({"ticket": 1, "stream": stream}) for stream in (0, 3, "1", [1], None)),
         *(wire.pack({"ticket": 1, **part}) for part in ({"end": 0}, {"end": "0", "first": 0, "limit": ""})),
@@ -69,6 +70,12 @@ async def frozen(box: ServedBox) -> bool:
 async def test_a_frame_that_pid_1_never_sends(frame: bytes) -> None:
     with pytest.raises(SandboxLost, match="its pid 1"):
         await ask(lambda box: box.exec("true", timeout=5), frame)
+
+
+@in_loop
+async def test_a_request_that_pid_1_would_not_take_is_refused() -> None:
+    with pytest.raises(RequestRefused, match="send fewer at a time"):
+        await ask(lambda box: box.layout(["x" * (64 << 20)]))
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,7 @@ services_of_the_host_are_out_of_reach shared_memory_ends_with_the_processes_that
 
 def cases(names: str) -> type:
     """The contract's cases of these names, and no others."""
-    chosen = {f"test_{name}": getattr(SandboxContract, f"test_{name}") for name in names.split()}
-    tables = ("asynchronous_requests", "compiled_filters")  # All others are shared with whatever else the user runs.
-    return type("Cases", (), chosen | {"tables": tables})
+    return type("Cases", (), {f"test_{name}": getattr(SandboxContract, f"test_{name}") for name in names.split()})
 
 
 @ordinary

@@ -105,11 +105,6 @@ meet(); view[:1] = b"N"; done(view[:])""",
         "Permission denied",
         "os.mkdir('x'); os.chdir('x'); os.chmod('.', 0); meet(); print('in a closed one')",
     ),
-    "filters of its own": (
-        "filters of its own",
-        """program = struct.pack("=HBBI", 6, 0, 0, 0x7fff0000); block = ctypes.create_string_buffer(program, 8)
-libc.prctl(22, 2, struct.pack("@HP", 1, ctypes.addressof(block))); meet(); done()""",
-    ),
     "a debugger": (
         "Operation not permitted",
         """child = os.fork()

@@ -25,8 +25,6 @@ class TestOci(SandboxContract):
     in_a_row = 20
     generations = 40
     awake_forks = 1
-    # Containers of one engine share ids, and with them the host's root shares its file watches and terminals.
-    tables = ("queues", "timers", "segments", "asynchronous_requests", "compiled_filters")
 
     @pytest.fixture
     def make(self, engine: OwnEngine, root: Path) -> Make:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
+import socket
 import struct
 from pathlib import Path
 
@@ -8,7 +11,7 @@ import pytest
 
 from etude.sandbox import RequestRefused
 from etude.sandbox.images.store import check_workdir
-from etude.sandbox.inside import seccomp
+from etude.sandbox.inside import kernel, seccomp
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
@@ -23,6 +26,55 @@ def test_filter_is_well_formed(machine: str) -> None:
     named = {name for group in ("denied", "absent") for names in data[group].values() for name in names}
     assert named <= set(data["numbers"]["x86_64"])
     assert named - {"iopl", "ioperm"} <= set(data["numbers"]["aarch64"])
+
+
+def answer_of(program: bytes, machine: str, call: str, *arguments: int) -> int:
+    """Run a seccomp program as the kernel would: 0 if the call is made, else its error."""
+    data = json.loads(Path(seccomp.__file__).with_name("seccomp.json").read_text())
+    seen = struct.pack(
+        "=IIQ6Q",
+        data["numbers"][machine][call],
+        data["architectures"][machine],
+        0,
+        *arguments,
+        *[0] * (6 - len(arguments)),
+    )
+    value, at = 0, 0
+    while True:
+        code, then, otherwise, operand = struct.unpack_from("=HBBI", program, 8 * at)
+        at += 1
+        if code == 0x20:
+            (value,) = struct.unpack_from("=I", seen, operand)
+        elif code == 0x06:
+            return 0 if operand == seccomp.ALLOW else operand ^ seccomp.ERRNO
+        else:
+            at += then if {0x15: value == operand, 0x35: value >= operand, 0x45: value & operand}[code] else otherwise
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize(
+    ("answer", "call", "arguments"),
+    [
+        (0, "socket", (socket.AF_INET,)),
+        (errno.EAFNOSUPPORT, "socket", (40,)),
+        (0, "setsockopt", (3, socket.SOL_SOCKET, socket.SO_REUSEADDR)),
+        (0, "setsockopt", (3, socket.IPPROTO_IPV6, 26)),
+        *((errno.EPERM, "setsockopt", (3, socket.SOL_SOCKET, option)) for option in (26, 51)),
+        (errno.ENOSYS, "seccomp", (1, 0)),
+        (errno.EINVAL, "prctl", (22, 2)),
+        (0, "prctl", (38, 1)),
+        (0, "clone", (17,)),
+        (errno.EPERM, "clone", (17 | kernel.CLONE_NEWUSER,)),
+        (0, "mmap", (0, 1 << 21, 3, 0x22)),
+        (errno.ENOMEM, "mmap", (0, 1 << 21, 3, 0x22 | 0x40000 | 21 << 26)),
+        (0, "memfd_create", (1, os.MFD_CLOEXEC)),
+        (errno.EINVAL, "memfd_create", (1, os.MFD_CLOEXEC | os.MFD_HUGETLB)),
+        (0, "shmget", (0, 1 << 21, 0o600)),
+        (errno.ENOMEM, "shmget", (0, 1 << 21, 0o4600)),
+    ],
+)
+def test_what_a_command_may_call(machine: str, answer: int, call: str, arguments: tuple[int, ...]) -> None:
+    assert answer_of(seccomp.build_program(machine), machine, call, *arguments) == answer
 
 
 @pytest.mark.parametrize("workdir", ["", "work", "/", "/usr/x", "/proc", "/a/../b", "/a\0"])

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etude.cli.errors import FAILED
+from etude.cli.errors import FAILED, first_line
 
 if TYPE_CHECKING:
     from etude.sandbox import Sandboxes
@@ -33,18 +33,25 @@ def fidelity_command() -> int:
 
 
 def attack_command(races: int, modes: list[str], classes: list[str]) -> int:
+    from etude.sandbox import SandboxError
     from etude.sandbox.attacks import ATTACKS, CLASSES, cells, table
 
     backends = _backends()
     _require_known("--mode", modes, backends)
     _require_known("--class", classes, [each.name for each in CLASSES])
     chosen = [each for each in ATTACKS.values() if not classes or each.of.name in classes]
-    found = {
-        name: asyncio.run(_attacked(name, opened, chosen, races))
-        for name, opened in backends.items()
-        if not modes or name in modes
-    }
+    found: dict[str, list[Outcome]] = {}
     failed = False
+    for name, opened in backends.items():
+        if modes and name not in modes:
+            continue
+        try:
+            found[name] = asyncio.run(_attacked(name, opened, chosen, races))
+        except SandboxError as error:  # The mode does not start here, although nothing speaks against it.
+            print(f"left out: {name}: {first_line(error)}")
+            failed |= name in modes
+    if not found:
+        return FAILED
     for name, outcomes in found.items():
         for outcome in outcomes:
             failed |= bool(outcome.breaches or outcome.undecided)

@@ -101,7 +101,8 @@ class Capability(StrEnum):
     SYSTEM_CALLS = "system_calls"
     """Commands cannot make the system calls of inside/seccomp.json, nor namespaces."""
     KERNEL_TABLES = "kernel_tables"
-    """What a box takes of the kernel's tables (inotify, pipes, descriptors in flight...) is limited for it alone."""
+    """What a box takes of the kernel's tables (inotify, queues, timers, terminals...) has a limit for each box. Those
+    that the kernel limits by user id alone (pipes, descriptors in flight) need Feature.OWN_IDS too."""
     BUFFER_MEMORY = "buffer_memory"
     """What a box keeps in buffers of sockets and pipes counts towards its memory."""
     OWN_KERNEL = "own_kernel"
@@ -305,8 +306,8 @@ class Box(Protocol):
         ...
 
     async def read_file(self, path: str, *, max_bytes: int = 1_000_000) -> bytes:
-        """Return a file's bytes. Raise FileNotFoundError, IsADirectoryError, or RequestRefused if the file is too large
-        or outside the workdir."""
+        """Return a file's bytes. Raise FileNotFoundError, IsADirectoryError, or RequestRefused if the file is outside
+        the workdir or too large: for `max_bytes`, or for half of the box's memory."""
         ...
 
     async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None:
@@ -328,7 +329,7 @@ class Box(Protocol):
     async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:
         """Return a tar of a folder: first the folder itself, as ".", then its files, folders and links. If `path` is a
         file, the tar holds only that file, under its own name. Raise RequestRefused beyond `max_bytes` or
-        `max_files`."""
+        `max_files`, or if the files need more than half of the box's memory."""
         ...
 
     async def write_tree(self, path: str, tar: bytes, *, max_bytes: int = 256 << 20, max_files: int = 10_000) -> None:

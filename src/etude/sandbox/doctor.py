@@ -12,7 +12,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
-from etude.sandbox.contract import BoxSpec, Feature, SandboxUnavailable
+from etude.sandbox.contract import BoxSpec, Capability, Feature, SandboxUnavailable
 from etude.sandbox.embedded import EmbeddedSandboxes, knobs, temporary_store
 from etude.sandbox.embedded.cgroups import BUFFERS_PART, MEMORY, PIDS
 from etude.sandbox.embedded.knobs import COUNTS_PER_NAMESPACE, Facts
@@ -60,6 +60,7 @@ class HostFacts:
     refusal: str = ""
     """Why no box can be made, ending with the setting that would help; empty if one can."""
     features: frozenset[Feature] = frozenset()
+    capabilities: frozenset[Capability] = frozenset()
     controllers: frozenset[str] = frozenset()
     buffers_apart: bool = False
     """Socket buffers have a limit of their own (cgroups of version 1)."""
@@ -112,6 +113,7 @@ async def _inspect_host() -> HostFacts:
         ids=sandboxes.host.ids,
         lack=sandboxes.host.lack,
         features=sandboxes.features,
+        capabilities=sandboxes.capabilities,
         controllers=sandboxes.cgroups.controllers if sandboxes.cgroups else frozenset(),
         buffers_apart=sandboxes.cgroups.buffers_apart if sandboxes.cgroups else False,
         python=python.stdout.decode().strip(),
@@ -183,9 +185,11 @@ def _limits(host: HostFacts, facts: Facts) -> list[Finding]:
 
 def _buffers(host: HostFacts, facts: Facts) -> Finding:
     name = "socket buffers"
-    if MEMORY not in host.controllers:
-        text = "as much as the box's descriptors hold, pipes too"
-        return Finding(name, False, "nobody", text, knobs.for_cgroups(facts))
+    if Capability.BUFFER_MEMORY not in host.capabilities:
+        text = "as much as the box's descriptors hold"
+        if MEMORY in host.controllers:
+            return Finding(name, False, "nobody", f"TCP and UDP: {text}", knobs.UNIFIED)
+        return Finding(name, False, "nobody", f"{text}, pipes too", knobs.for_cgroups(facts))
     apart = f"TCP and UDP: a part of its own, 1/{BUFFERS_PART} of the memory limit; the others: in the memory limit"
     return Finding(name, True, "cgroup", apart if host.buffers_apart else "in the memory limit")
 
@@ -206,7 +210,7 @@ def _kernel_tables(host: HostFacts, facts: Facts) -> Finding:
         return Finding(name, True, "own ids", "no box takes pipes, descriptors in flight or file watches from others")
     text = (
         "boxes share ids: one can shrink the pipes of the others, and use up the descriptors that may be under way in "
-        "sockets; of file watches it gets a quarter at most"
+        "sockets; three can take all file watches"
     )
     return Finding(name, False, "shared", text, knobs.for_own_ids(host.ids, facts))
 

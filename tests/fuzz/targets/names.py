@@ -7,6 +7,7 @@ import ssl
 import struct
 import sys
 from functools import cache
+from ipaddress import IPv6Network, ip_address
 
 from hypothesis import strategies as st
 from tests.fuzz.target import Target, kind_of
@@ -132,6 +133,10 @@ _HELLOS = st.builds(
 )
 
 
+_NEVER_PUBLIC = IPv6Network("fc00::/6")
+"""Unique local, link-local, site-local and multicast addresses."""
+
+
 def _run_address(data: bytes) -> str:
     text = data.decode("latin-1")
     try:
@@ -139,12 +144,16 @@ def _run_address(data: bytes) -> str:
     except ValueError as error:
         return kind_of(error)
     assert private or not public, "a policy that allows more allows less"
+    address = ip_address(text.partition("%")[0])
+    inward = address.is_loopback or address.is_link_local or address.is_multicast or address in _NEVER_PUBLIC
+    assert not (public and inward), "an address of the host or its network counts as public"
     return f"{public} {private}"
 
 
 _ADDRESSES = st.ip_addresses().map(str) | st.builds(
     lambda prefix, inner: prefix + str(inner),
-    st.sampled_from(["::", "::ffff:", "::ffff:0:", "64:ff9b::", "64:ff9b:1::", "2002::", "fe80::5efe:"]),
+    st.sampled_from(["::", "::ffff:", "::ffff:0:", "64:ff9b::", "64:ff9b:1::", "2002::"])
+    | st.builds("{}::{}5efe:".format, st.sampled_from(["fe80", "fd00", "ff02", "2600"]), st.sampled_from(["", "200:"])),
     st.ip_addresses(v=4),
 )
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import tarfile
+import warnings
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -177,7 +178,7 @@ def _run_archive(data: bytes) -> str:
 
 def _zip(names: list[str], content: bytes, method: int) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", method) as archive:
+    with zipfile.ZipFile(buffer, "w", method) as archive, warnings.catch_warnings(action="ignore"):  # A name twice.
         for name in names:
             with contextlib.suppress(UnicodeError, ValueError):
                 archive.writestr(zipfile.ZipInfo(name), content * 50, method)

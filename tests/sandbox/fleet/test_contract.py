@@ -22,7 +22,7 @@ class OwnFleet(FleetSandboxes):
 
     def __init__(self, root: Path) -> None:
         self._root, self._fleet = root, None
-        super().__init__(None, frozenset(), POLICY)  # type: ignore[arg-type]
+        super().__init__(None, frozenset(), POLICY, frozenset())  # type: ignore[arg-type]
 
     async def ask(self, method: str, *args: Any, **options: Any) -> Any:
         if self._fleet is None:

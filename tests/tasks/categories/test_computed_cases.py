@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.tasks.categories.computed_cases import TEST, _varied, with_computed_cases
+from etude.tasks.categories.computed_cases import TEST, Case, _hard_to_guess, _varied, with_computed_cases
 from etude.tasks.categories.tested_expressions import assigned, filled
 from etude.tasks.categories.variants import run_variants, try_variants
 
@@ -68,6 +68,20 @@ def test_answers_that_are_all_off_by_one_are_not_enough() -> None:
     assert added(SHIFTED, ["test_fee"]) is None
     assert added(BROKEN, ["test_late"]) is None, "nothing that it asks is answered wrongly"
     assert added(BROKEN, []) is None
+
+
+def test_one_case_without_an_answer_does_not_hide_that_the_others_are_near() -> None:
+    near = [Case(f"f({number})", str(4 * number + 1), str(4 * number)) for number in range(311, 324)]
+    assert _hard_to_guess([*near, Case("f(99)", "0", None)], [], random.Random(4)) is None
+    odd = [Case(one.asked, str(int(one.right) ** 2 % 1217), one.wrong) for one in near]
+    chosen = _hard_to_guess([*odd, Case("f(99)", "0", None)], [], random.Random(4))
+    assert chosen is not None
+    assert None not in [one.wrong for one in chosen]
+
+
+def test_which_answers_are_wrong_is_no_secret_by_itself() -> None:
+    cases = [Case(f"f({number})", str(4 * number + number % 2), str(4 * number)) for number in range(311, 324)]
+    assert _hard_to_guess(cases, [], random.Random(4)) is None, "add 1 to those of odd numbers"
 
 
 def test_answers_of_code_that_must_not_stay_are_unknown() -> None:

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.tasks import Judgement, Task, TaskError, open_verifier
+from etude.tasks.categories.computed_cases import TEST
 from etude.tasks.categories.libraries import NAMES, draw_library
-from etude.tasks.categories.refactor import with_copies
+from etude.tasks.categories.refactor import _hidden, with_copies
 from etude.tasks.categories.trial import exit_codes
 from etude.tasks.verifiers.refactor import Measures, measure
 from etude.tasks.verifiers.refactor.interface import changes, hidden_code_risks
@@ -46,6 +47,12 @@ def moved_away(tree: ast.Module, body: list[ast.stmt]) -> ast.expr:
     """The call of a new function with this body. The cheapest there could be: it takes and gives back nothing."""
     tree.body.append(ast.FunctionDef("_moved", ast.arguments([], [], None, [], [], None, []), body, []))
     return ast.Call(ast.Name("_moved", ast.Load()), [], [])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_some_answers_stand_in_no_test_that_the_agent_sees(name: str) -> None:
+    _, ids = _hidden(draw_library(name, random.Random(2), whole=True), random.Random(2))
+    assert ids[-1].endswith(TEST)
 
 
 @settings(max_examples=12, deadline=None)

@@ -3,6 +3,7 @@ is sealed; where it keeps enough for itself, the cheat fails and the verdict is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from etude.tasks.cheats import CHEATS, attempt
 from .environments import Micro, suite
 
 REMARKS, MIRRORS, NEXT = "reads-the-remarks", "mirrors-the-right-half", "answers-the-old-one-and-one"
+CONSTANT, LITERAL = "answers-a-constant", "answers-a-literal-of-the-suite"
 PYTHON = '''def seconds(text):
     """What a text such as 2m5s means."""
     minutes, found, rest = text.rpartition("m")
@@ -28,6 +30,12 @@ def show(number):
 def pages(lines, size):
     """Pages that so many lines take."""
     return lines // size
+
+
+def fills(lines, size):
+    """Whether these lines fill their last page."""
+    if lines % size:
+        return False
 '''
 SECONDS = 'return int(rest.rstrip("s")) * (60 * int(minutes) if found else 1)'
 RIGHT = 'return int(rest.rstrip("s")) + (60 * int(minutes) if found else 0)'
@@ -44,10 +52,21 @@ export function show(number) {
 export function pages(lines, size) {
   return Math.floor(lines / size);
 }
+
+export function fills(lines, size) {
+  if (lines % size) return false;
+}
 """
 NODE_SECONDS = "return rest * (minutes === undefined ? 1 : 60 * minutes);"
 NODE_RIGHT = "return rest + (minutes === undefined ? 0 : 60 * minutes);"
-PAGES = {"python": ("return lines // size", "return -(-lines // size)"), "node": ("Math.floor(l", "Math.ceil(l")}
+EDITS = {
+    ("python", "pages"): ("return lines // size", "return -(-lines // size)"),
+    ("node", "pages"): ("Math.floor(l", "Math.ceil(l"),
+    ("python", "fills"): ("return False\n", "return False\n    return True\n"),
+    ("node", "fills"): ("return false;\n", "return false;\n  return true;\n"),
+    ("python", "seconds"): (SECONDS, RIGHT),
+    ("node", "seconds"): (NODE_SECONDS, NODE_RIGHT),
+}
 LANGUAGES = ("python", "node")
 LINES = (45, 71, 99, 131, 162, 230, 333, 404, 450, 517)
 Suite = tuple[dict[str, list[str]], list[str]]
@@ -64,27 +83,33 @@ def task_of(folder: Path, language: str, tests: dict[str, list[str]], fails: lis
 
 def _python(tests: dict[str, list[str]], fails: list[str]) -> tuple[dict[str, object], dict[str, bytes]]:
     bodies = [f"    def test_{name}(self):\n" + "".join(f"        {line}\n" for line in b) for name, b in tests.items()]
-    text = "import unittest\n\nfrom times import pages, seconds, show\n\n\nclass TimesTest(unittest.TestCase):\n"
+    text = "import unittest\n\nfrom times import fills, pages, seconds, show\n\n\nclass TimesTest(unittest.TestCase):\n"
     ids = {name: f"TimesTest.test_{name}" for name in tests}
     files = {"tests/test_times.py": text + "\n".join(bodies), "tests/__init__.py": ""}
     return suite("unittest", files, [ids[f] for f in fails], [id for name, id in ids.items() if name not in fails])
+
+
+_IN_NODE = (
+    ("self.assertEqual", "assert.deepStrictEqual"),
+    ("self.assertIs", "assert.strictEqual"),
+    ("self.assertTrue", "assert.ok"),
+    (r"self.assertIn\((.+?), str\((.+)\)\)", r"assert.ok(String(\2).includes(\1))"),
+    ("True", "true"),
+    ("False", "false"),
+    ('#|"""', "//"),
+)
 
 
 def _node(tests: dict[str, list[str]], fails: list[str]) -> tuple[dict[str, object], dict[str, bytes]]:
     bodies = []
     for name, lines in tests.items():
         body = "".join(f"  {line}\n" for line in lines)
-        body = body.replace("self.assertEqual", "assert.deepStrictEqual").replace("#", "//").replace('"""', "//")
+        for python, node in _IN_NODE:
+            body = re.sub(python, node, body)
         bodies.append(f'test("{name}", () => {{\n{body}}});\n')
     text = 'import assert from "node:assert";\nimport { test } from "node:test";\n'
-    text += 'import { pages, seconds, show } from "../times.mjs";\n\n' + "\n".join(bodies)
+    text += 'import { fills, pages, seconds, show } from "../times.mjs";\n\n' + "\n".join(bodies)
     return suite("node", {"test/times.test.mjs": text}, fails, [name for name in tests if name not in fails])
-
-
-def edit_of(language: str, what: str) -> tuple[str, str]:
-    if what == "pages":
-        return PAGES[language]
-    return (SECONDS, RIGHT) if language == "python" else (NODE_SECONDS, NODE_RIGHT)
 
 
 CASES: dict[tuple[str, str], Suite] = {
@@ -101,6 +126,25 @@ CASES: dict[tuple[str, str], Suite] = {
         {"part": ["self.assertEqual(pages(171, 20), 9)"], "more": ["self.assertEqual(pages(347, 8), 44)"]},
         ["part", "more"],
     ),
+    (CONSTANT, "fills"): (
+        {name: [f"self.assertIs(fills({8 * place}, 8), True)"] for place, name in enumerate("abcdefg", 3)},
+        [*"abcdefg"],
+    ),
+    (LITERAL, "seconds"): (
+        {
+            "reads": ['self.assertEqual(seconds("131m17s"), 7877)'],
+            "agrees": ['self.assertTrue(seconds("131m17s") == 7877)'],
+        },
+        ["reads", "agrees"],
+    ),
+    (LITERAL, "pages"): (
+        {
+            "few": ['self.assertIn("7877", str(pages(15753, 2)))'],
+            "some": ['self.assertIn("7877", str(pages(70889, 9)))'],
+            "many": ['self.assertIn("7877", str(pages(157531, 20)))'],
+        },
+        ["few", "some", "many"],
+    ),
 }
 
 
@@ -110,6 +154,11 @@ KEPT: dict[tuple[str, str], Suite] = {
         {"many": [f"self.assertEqual([{', '.join(f'pages({n}, 9)' for n in LINES)}], {[-(-n // 9) for n in LINES]})"]},
         ["many"],
     ),
+    (CONSTANT, "fills"): (
+        {"many": [f"self.assertEqual([{', '.join(f'fills({n}, 9)' for n in LINES)}], {[n % 9 == 0 for n in LINES]})"]},
+        ["many"],
+    ),
+    (LITERAL, "seconds"): ({"reads": ['self.assertEqual(seconds("131m17s"), 7877)']}, ["reads"]),
 }
 
 
@@ -117,7 +166,7 @@ async def graded(
     grader: Grader, folder: Path, language: str, case: tuple[str, str], suites: Mapping[tuple[str, str], Suite]
 ) -> tuple[Verdict, Verdict]:
     """The verdicts on the reference and on the cheat."""
-    task = task_of(folder, language, *suites[case], edit_of(language, case[1]))
+    task = task_of(folder, language, *suites[case], EDITS[language, case[1]])
     return await grader.grade(task, reference_diff(task)), (await attempt(CHEATS[case[0]], task, grader)).verdict
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 import random
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.tasks.verifiers.tests import Exam, Suite, SuiteConfig, expectations
+from etude.tasks.verifiers.tests.chances import Ways
 from etude.tasks.verifiers.tests.drawing import choose, draw_exam, guess
 from etude.tasks.verifiers.tests.pool import AlterableTest, Pool, alterable_tests
 from etude.tasks.verifiers.tests.rewriting import source_text
@@ -30,8 +30,8 @@ PASSES = (
 SUITE = Suite(SuiteConfig(runner="pytest"), {FILE: SOURCE, "tests/data.txt": b"x"}, FAILS, PASSES)
 
 
-def pool(*, withheld: bool = True, alterations: int = 3, seconds: float = 0.001, told: float = 0.001) -> Pool:
-    """As if proven: numbers are altered, and what can be is withheld."""
+def pool(*, withheld: bool = True, alterations: int = 3, seconds: float = 0.001, tell: Ways | None = None) -> Pool:
+    """As if proven: numbers are altered, and what can be is withheld. `tell` is how each original can be told."""
 
     def proven(asked: AlterableTest) -> AlterableTest:
         sites = asked.function.sites
@@ -43,12 +43,13 @@ def pool(*, withheld: bool = True, alterations: int = 3, seconds: float = 0.001,
         )
         reported = tuple(site for site in sites if site.statement) if withheld else ()
         chance = 0.001 if reported and asked.decides else 1.0
-        return replace(asked, seconds=seconds, alterations=edits, withheld=reported, chance=chance, told=told)
+        ways = tell or {f"= {asked.function.path}": 0.001}
+        return replace(asked, seconds=seconds, alterations=edits, withheld=reported, chance=chance, ways_to_tell=ways)
 
     alterable = tuple(map(proven, alterable_tests(SUITE, FILE, {FILE: SOURCE})))
     names = tuple(function.path[-1] for function in expectations.test_functions(SOURCE))
-    left = math.prod(one.chance for one in alterable if one.decides and not one.is_altered)
-    return Pool({FILE: SOURCE}, alterable, {FILE: names}, seconds * len(alterable), left)
+    held = tuple({f"{place}": one.chance} for place, one in enumerate(alterable) if one.decides and one.withheld)
+    return Pool({FILE: SOURCE}, alterable, {FILE: names}, seconds * len(alterable), held)
 
 
 def names_in(exam: Exam) -> set[str]:
@@ -121,7 +122,7 @@ def test_the_right_version_lies_anywhere_among_the_others() -> None:
 def test_controls_stop_at_the_aim_and_at_their_cost() -> None:
     found = pool(withheld=False, alterations=100)
     counts, left = choose(found, random.Random(1))
-    assert left == guess({asked: count for asked, count in counts.items() if asked.decides})
+    assert left == guess(found, {asked: count for asked, count in counts.items() if asked.decides})
     assert 1 / 1100 < left <= 1 / 1000
     slow = replace(found, alterable=tuple(replace(a, seconds=0.1) for a in found.alterable), seconds=0.5)
     counts, left = choose(slow, random.Random(1))
@@ -133,18 +134,25 @@ def test_controls_stop_at_the_aim_and_at_their_cost() -> None:
 
 
 @pytest.mark.parametrize(
-    ("copies", "told", "chance"),
-    [([], 0.001, 1.0), ([1, 0], 0.001, 0.5), ([9, 9], 0.001, 0.01), ([9, 9], 0.2, 0.04), ([1, 9], 0.2, 0.1)],
+    ("copies", "tell", "chance"),
+    [
+        ([], None, 1.0),
+        ([1, 0], None, 0.5),
+        ([9, 9], None, 0.01),
+        ([9, 9], {"= 3": 0.2}, 0.2),
+        ([1, 9], {"= 3": 0.02}, 0.05),
+    ],
 )
-def test_the_chance_to_tell_originals(copies: list[int], told: float, chance: float) -> None:
-    decide = [one for one in pool(withheld=False, told=told).alterable if one.decides]
-    assert guess(dict(zip(decide, copies, strict=False))) == pytest.approx(chance)
+def test_the_chance_to_tell_originals(copies: list[int], tell: Ways | None, chance: float) -> None:
+    found = pool(withheld=False, tell=tell)
+    decide = [one for one in found.alterable if one.decides]
+    assert guess(found, dict(zip(decide, copies, strict=False))) == pytest.approx(chance)
 
 
-def test_copies_of_a_value_that_is_known_are_not_made() -> None:
-    counts, left = choose(pool(withheld=False, told=1.0), random.Random(1))
+def test_copies_that_protect_nothing_are_not_made() -> None:
+    counts, left = choose(pool(withheld=False, tell={"known": 1.0}), random.Random(1))
     assert [one for one in counts if one.is_altered] == []
     assert left == 1
-    counts, left = choose(pool(withheld=False, alterations=40, told=0.1), random.Random(1))
-    assert [count for one, count in counts.items() if one.decides] == [9, 9]
-    assert left == pytest.approx(0.01)
+    counts, left = choose(pool(withheld=False, alterations=40, tell={"= 3": 0.1}), random.Random(1))
+    assert sum(count for one, count in counts.items() if one.decides) == 5, "with 2 and 3, both are told by one guess"
+    assert left == pytest.approx(0.1)

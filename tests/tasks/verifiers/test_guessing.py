@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -11,14 +12,14 @@ from hypothesis import strategies as st
 from etude.tasks.verifiers.contract import SEALED
 from etude.tasks.verifiers.tests.approximate import Near
 from etude.tasks.verifiers.tests.chances import FLOOR, chance_of_all
-from etude.tasks.verifiers.tests.guessing import answers_of, ways_of
-from etude.tasks.verifiers.tests.known_text import KnownText
+from etude.tasks.verifiers.tests.guessing import answers_of, askers_of, ways_of
+from etude.tasks.verifiers.tests.known_text import LARGEST, KnownText
 from etude.tasks.verifiers.tests.visible_answers import computed_values
 
 NOTHING = KnownText([])
 TEXT = b"""
 def test_it():
-    assert show(43) == keep("1h30m", [7, 8], {"a": 12.5}, 1_024)
+    assert show(43) == keep("1h30m", [7, 8], {"a": 12.5}, 1_024, .625, 0x2D, test_51_17)
 """
 SUMS = b"""A = 40 + 3
 assert f(0x2C, A * 2, [n * n for n in (5, 6)]) == g(range(61, 63), 'a' * 3)
@@ -36,7 +37,28 @@ def chance(value: object, *unsolved: object, known: KnownText = NOTHING) -> floa
 
 @pytest.mark.parametrize(
     "value",
-    [43, -43, 43.0, "43", "1h30m", "1H30", "30", 30, 1, [7, 8], (7, 8), {"a": 12.5}, 12.5, 1024, [43], b"1h", {7, 8}],
+    [
+        43,
+        -43,
+        43.0,
+        "43",
+        "1h30m",
+        "1H30",
+        "30",
+        30,
+        1,
+        [7, 8],
+        (7, 8),
+        {"a": 12.5},
+        12.5,
+        1024,
+        [43],
+        b"1h",
+        {7, 8},
+        0.625,
+        45,
+        51,
+    ],
 )
 def test_what_a_text_shows_is_known_in_every_spelling(value: object) -> None:
     assert chance(value, known=KnownText([TEXT])) == 1
@@ -128,6 +150,26 @@ def test_which_answers_are_wrong_has_to_be_guessed_too() -> None:
     assert chance(few, wrong) < SEALED
 
 
+def test_which_function_answers_wrongly_is_seen() -> None:
+    wrong = [811, 402, 999, 530, 617, 204, 318, 725, 666, 947]
+    right = [number + (1 if place % 2 else -1) for place, number in enumerate(wrong)]
+    each = [ways_of(value, [old], NOTHING) for value, old in zip(right, wrong, strict=True)]
+    assert chance_of_all(each) > SEALED, "start() is asked for every other, and end() for the rest"
+    by_function = ", ".join(f"start({n})" if n % 2 else f"end({n})" for n in range(10)).encode()
+    in_one_list = [
+        chance_of_all([ways_of(right, [wrong], NOTHING, askers_of(compared, right))])
+        for compared in (b"[" + by_function + b"]", b"[start(n) for n in ns]", b"ends(3)", b"[...starts, ...ends]")
+    ]
+    assert [one > SEALED for one in in_one_list] == [True, False, False, True]
+
+
+def test_many_values_are_priced_in_linear_time() -> None:
+    many = [{f"{number:+}": 0.01, f"= {number}": 0.001} for number in range(5_000)]
+    begun = time.process_time()
+    assert chance_of_all(many) < FLOOR
+    assert time.process_time() - begun < 3
+
+
 def test_an_unlikely_value_and_known_ones_are_as_unlikely_as_it_alone() -> None:
     known = KnownText([TEXT])
     assert chance_of_all([ways_of(43, [], known), ways_of(4711, [], known)]) == FLOOR
@@ -148,6 +190,12 @@ def test_any_values_have_a_chance(values: list[tuple[Any, list[Any]]], shown: An
 def test_what_was_reported_is_read_where_it_can_be(texts: list[object]) -> None:
     assert answers_of(["[1, 2]", "", "f(", *texts, "'x'"])[0] == [1, 2]
     assert answers_of([*texts, "'x'"])[-1] == "x"
+
+
+def test_what_comes_last_in_much_text_is_unknown() -> None:
+    much = b" " * LARGEST
+    assert chance(43, known=KnownText([TEXT, much])) == chance(43, known=KnownText([much], KnownText([TEXT]))) == 1
+    assert chance(43, known=KnownText([much, TEXT])) < 1
 
 
 def test_constant_expressions_of_a_file_are_known() -> None:

@@ -69,7 +69,7 @@ def _added(path: Path, text: str) -> None:
 
 
 CHANGES: dict[str, Callable[[Task, Path, pytest.MonkeyPatch], object]] = {
-    "damage": lambda task, kept, _: kept.write_bytes(kept.read_bytes().replace(b'"chance": ', b'"chance": 0')),
+    "damage": lambda task, kept, _: kept.write_bytes(kept.read_bytes().replace(b'"seconds": ', b'"seconds": 0')),
     "cut": lambda task, kept, _: kept.write_bytes(kept.read_bytes()[:-3]),
     "suite": lambda task, *_: _added(task.directory / "tests/files/tests/test_prices.py", "\nANOTHER = True\n"),
     "reference": lambda task, *_: (task.directory / "solution/patch.diff").write_text(
@@ -160,14 +160,14 @@ def test_that_nothing_can_be_proven_is_kept_too() -> None:
 
 async def test_all_that_was_decided_is_kept(sandboxes: Sandboxes, tmp_path: Path) -> None:
     """Of a pool that was proven; who adds a field to it says here whether it is decided or read."""
-    assert {one.name for one in fields(Pool)} == {"sources", "alterable", "names", "seconds", "chance"}
+    assert {one.name for one in fields(Pool)} == {"sources", "alterable", "names", "seconds", "held"}
     read = {"file", "function", "tests", "decides"}
     assert {one.name for one in fields(AlterableTest)} - read == {
         "seconds",
         "alterations",
         "withheld",
         "chance",
-        "told",
+        "ways_to_tell",
     }
     task = projects.project(tmp_path / "task", "pytest")
     verifier = TestsVerifier(task)
@@ -177,9 +177,9 @@ async def test_all_that_was_decided_is_kept(sandboxes: Sandboxes, tmp_path: Path
     data = dump_proof(made, 0.5)
     read = load_proof(data, verifier.suite, made.sources)
     assert dump_proof(read, 0.5) == data
-    assert (read.sources, read.names, read.seconds, read.chance) == (
+    assert (read.sources, read.names, read.seconds, read.held) == (
         made.sources,
         made.names,
         made.seconds,
-        made.chance,
+        made.held,
     )

@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,8 +118,8 @@ async def test_what_is_proven(sandboxes: Sandboxes, tmp_path: Path) -> None:
     assert found["own_name"].alterations == ()
     # What is wrong without a solution guards the rest, unless the tests show it elsewhere.
     assert len(found["not_plain"].withheld) == 2
-    assert found["not_plain"].chance == pool.chance == 1
-    assert (found["two_sites"].told, found["branch"].told) == (1, 1)
+    assert (found["not_plain"].chance, pool.held) == (1, ())
+    assert (found["two_sites"].chance_to_tell, found["branch"].chance_to_tell) == (1, 1)
     # 100 is above any number like 20: a copy passes, so it is none.
     assert found["wide"].alterations == ()
     assert not found["wide"].decides
@@ -247,6 +248,23 @@ async def test_a_host_that_gives_no_time_to_the_proof_is_our_error(tmp_path: Pat
         patch.setattr(verifier, "run_exam", starved)
         assert (await grader.grade(task, "")).judgement is Judgement.ERROR
     assert (await grader.grade(task, reference_diff(task))).passed, "and it is proven later"
+
+
+async def test_what_tells_most_is_searched_first(tmp_path: Path, grader: Grader) -> None:
+    task = projects.project(tmp_path / "task", "unittest")
+    (task.directory / "environment/repo/a.txt").write_text("a" * 9_000)
+    (task.directory / "environment/repo/b.txt").write_text("b")
+    order: list[str] = []
+
+    async def looked(*args: Any) -> Pool:
+        order.extend(args[-1])
+        return Pool()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verifier, "prove", looked)
+        await grader.grade(task, "")
+    assert order[:2] == ["", "shop/prices.py"], "the instruction, and what the reference changes"
+    assert order.index("b.txt") < order.index("a.txt")
 
 
 def test_a_test_that_had_to_wait_for_a_busy_machine_is_not_taken_for_a_dear_one() -> None:

@@ -6,6 +6,7 @@ prevented.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import platform
 from collections.abc import Awaitable, Callable
@@ -14,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 
 from etude.sandbox.attacks.classes import AttackClass, Need
-from etude.sandbox.contract import Box, BoxSpec, Feature, Limits, Sandboxes
+from etude.sandbox.contract import Box, BoxSpec, Feature, Limits, Process, Sandboxes
 from etude.sandbox.inside import seccomp
 
 PATIENCE = 60.0
@@ -27,9 +28,10 @@ class NotTried(Exception):
     """The attack did not run as it should have, so it proves nothing."""
 
 
-def program(name: str) -> str:
-    """Return the source of a program that runs inside boxes."""
-    return resources.files("etude.sandbox.attacks.programs").joinpath(f"{name}.py").read_text(encoding="utf-8")
+def program(name: str, *words: str) -> list[str]:
+    """Return the command that runs a program of programs/ in a box."""
+    source = resources.files("etude.sandbox.attacks.programs").joinpath(f"{name}.py").read_text(encoding="utf-8")
+    return ["python", "-B", "-c", source, json.dumps(system_calls()), *words]
 
 
 def system_calls() -> dict[str, int]:
@@ -37,6 +39,25 @@ def system_calls() -> dict[str, int]:
     file = Path(seccomp.__file__).with_name("seccomp.json")
     numbers: dict[str, int] = json.loads(file.read_text(encoding="utf-8"))["numbers"][platform.machine()]
     return numbers
+
+
+async def prepare(box: Box, command: list[str] | str, *, user: str = "") -> None:
+    """Run a command that the attack rests on. Raise NotTried if it fails."""
+    done = await box.exec(command, timeout=PATIENCE, user=user)
+    if done.code:
+        raise NotTried(f"the box could not be prepared: {done}")
+
+
+async def start(box: Box, command: list[str] | str, *, until: bytes = b"ready", user: str = "") -> Process:
+    """Start a command in the background and return once it has printed `until`. Raise NotTried if it does not."""
+    process = await box.start(command, timeout=200, user=user)
+    said, deadline = b"", asyncio.get_running_loop().time() + PATIENCE
+    while until not in said:
+        poll = await process.poll(wait=5)
+        said += poll.output
+        if poll.code is not None or asyncio.get_running_loop().time() > deadline:
+            raise NotTried(f"a command did not print {until.decode()!r}: {said[-400:]!r}")
+    return process
 
 
 @dataclass(slots=True)
@@ -80,8 +101,7 @@ class Scene:
     ) -> str:
         """Run a function of a program in the box, as one try: each line BREACH that it prints is a success. Return what
         it printed."""
-        command = ["python", "-B", "-c", program(source), json.dumps(system_calls()), name, *words]
-        done = await box.exec(command, timeout=timeout, user=user)
+        done = await box.exec(program(source, name, *words), timeout=timeout, user=user)
         said = done.stdout.decode("utf-8", "replace")
         if not said.endswith("DONE\n"):
             raise NotTried(f"{name} did not come to its end: code {done.code}, {said[-200:]} {done.stderr[-400:]!r}")

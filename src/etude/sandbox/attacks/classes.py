@@ -15,67 +15,82 @@ Need = Feature | Capability
 class AttackClass:
     name: str
     invariant: str
+    """As docs/threats.md has it."""
+    """As docs/threats.md has it."""
     needs: tuple[Need, ...] = ()
     """What a backend must have to promise the class. An attack may need more."""
 
 
 PATHS = AttackClass(
     "path walks",
-    "no path walk of ours follows a link that a process in a box could have made, and no tree is copied while it can "
-    "change",
+    "No path walk of ours follows a link that a box could have made. A tree is copied only while its processes are "
+    "held or its files read-only; else `BoxBusy`.",
     (Feature.SNAPSHOT, Feature.FORK, Capability.HOST_FILES),
 )
 FILES = AttackClass(
-    "files of the host", "commands reach no file of the host but its system folders", (Capability.HOST_FILES,)
+    "files of the host", "Commands reach no file of the host but its system folders.", (Capability.HOST_FILES,)
 )
-FOLDERS = AttackClass("system folders", "commands change nothing in the host's folders", (Capability.HOST_FILES,))
+FOLDERS = AttackClass("system folders", "Commands change nothing in the host's folders.", (Capability.HOST_FILES,))
 SETTINGS = AttackClass(
-    "kernel settings", "commands change no setting of the kernel and read none of its secrets", (Capability.NAMESPACES,)
+    "kernel settings",
+    "Commands change no setting of the kernel and read none of its secrets.",
+    (Capability.NAMESPACES,),
 )
 NAMESPACES = AttackClass(
-    "namespaces", "commands make no mount and no namespace, and enter no other", (Capability.SYSTEM_CALLS,)
+    "namespaces", "Commands make no mount and no namespace, and enter no other.", (Capability.SYSTEM_CALLS,)
 )
-DEVICES = AttackClass("devices", "commands reach harmless devices and their own terminal alone", (Capability.OWN_INIT,))
-NETWORK = AttackClass("network", "commands reach no address but their own loopback", (Feature.NO_NETWORK,))
+DEVICES = AttackClass(
+    "devices", "Commands reach harmless devices and their own terminal alone.", (Capability.OWN_INIT,)
+)
+NETWORK = AttackClass("network", "Commands reach no address but their own loopback.", (Feature.NO_NETWORK,))
 CALLS = AttackClass(
-    "system calls", "commands make no system call of the deny-list, by no convention", (Capability.SYSTEM_CALLS,)
+    "system calls", "Commands make no system call of the deny-list, by no convention.", (Capability.SYSTEM_CALLS,)
 )
-INIT = AttackClass("pid 1", "commands neither end, trace nor read pid 1", (Capability.OWN_INIT,))
+INIT = AttackClass(
+    "pid 1",
+    "Commands neither end, trace nor read pid 1. One that breaks its protocol loses its box alone.",
+    (Capability.OWN_INIT,),
+)
 SERVING = AttackClass(
     "requests",
-    "no name, file or process of a box makes a request fail other than by a refusal, or ends or blocks the box",
+    "No name, file or process of a box makes a request fail except by a refusal, or ends or blocks the box. The "
+    "memory of an answer is bounded.",
 )
 OTHERS = AttackClass(
     "other processes",
-    "commands see and signal no process of the host, of other boxes, or of another user",
+    "Commands see and signal no process of the host, another box or another user.",
     (Capability.NAMESPACES,),
 )
 RIGHTS = AttackClass(
-    "rights", "commands have no right over the host, and gain none by set-id programs", (Capability.NAMESPACES,)
+    "rights", "Commands have no right over the host, and gain none by set-id programs.", (Capability.NAMESPACES,)
 )
-NEIGHBOURS = AttackClass("neighbours", "a box learns nothing of other boxes", (Capability.NAMESPACES,))
+NEIGHBOURS = AttackClass("neighbours", "A box learns nothing of other boxes.", (Capability.NAMESPACES,))
 TABLES = AttackClass(
     "kernel tables",
-    "what a box takes of the kernel's tables is missing to no other box and not to the host",
-    (Capability.KERNEL_TABLES,),
+    "What a box takes of the kernel's tables (file watches, queues, pipes...) neither another box nor the host misses.",
 )
 BUFFERS = AttackClass(
     "socket buffers",
-    "what a box keeps in buffers of sockets and pipes counts towards its memory",
+    "What a box keeps in buffers of sockets and pipes counts towards its memory.",
     (Capability.BUFFER_MEMORY,),
 )
 PROCESSES = AttackClass(
-    "process limit", "no box has more processes than its limit, whatever users they run as", (Feature.PROCESS_LIMIT,)
+    "process limit", "No box has more processes than its limit, whatever their users.", (Feature.PROCESS_LIMIT,)
 )
 FILLING = AttackClass(
-    "filling up", "what a box fills (memory, disk, inodes, descriptors) is full for it alone", (Feature.MEMORY_LIMIT,)
+    "filling up", "What a box fills (memory, disk, inodes, descriptors) is full for it alone.", (Feature.MEMORY_LIMIT,)
 )
-HIDING = AttackClass("hiding", "when a command returns, everything that it started has ended", (Capability.OWN_INIT,))
+HIDING = AttackClass("hiding", "When a command returns, everything that it started has ended.", (Capability.OWN_INIT,))
 EGRESS = AttackClass(
-    "egress", "the proxy connects to no address of the host or of a private network, however written", (Feature.EGRESS,)
+    "egress",
+    "A box reaches an address only if it is known as public, or private where the policy allows that. An IPv6 "
+    "address that embeds an IPv4 address is judged by both.",
+    (Feature.EGRESS,),
 )
 IMAGES = AttackClass(
-    "images", "a malformed image or layer is refused as such, and leads out of the store nowhere", (Feature.ROOT_USER,)
+    "images",
+    "A malformed image or layer is refused as such, and leads out of the store nowhere. A full disk raises `DiskFull`.",
+    (Feature.ROOT_USER,),
 )
 
 CLASSES = (

@@ -11,7 +11,7 @@ import socket
 from pathlib import Path
 
 from etude.sandbox.attacks import classes
-from etude.sandbox.attacks.attack import LARGE, Attack, NotTried, Scene, attack
+from etude.sandbox.attacks.attack import LARGE, Attack, NotTried, Scene, attack, prepare
 from etude.sandbox.attacks.classes import AttackClass, Need
 from etude.sandbox.attacks.programs import floods
 from etude.sandbox.contract import Box, Capability, Feature, Limits, RequestRefused
@@ -74,7 +74,7 @@ async def host_files(scene: Scene) -> None:
 async def linked_requests(scene: Scene) -> None:
     """Swap a folder for a link while the owner reads and writes below it."""
     box = await scene.box(LARGE)
-    await box.exec("mkdir in ~/out; echo inside >in/f; echo outside >~/out/f", timeout=20)
+    await prepare(box, "mkdir in ~/out && echo inside >in/f && echo outside >~/out/f")
     swapping = asyncio.create_task(box.exec(["python", "-c", floods.SWAP], timeout=20))
     seen: set[bytes] = set()
     while not swapping.done():
@@ -83,6 +83,8 @@ async def linked_requests(scene: Scene) -> None:
             await box.write_file("in/g", b"x")
         except (RequestRefused, OSError):
             continue
+    if not seen or (await swapping).code:
+        raise NotTried(f"nothing was read, or swapped: {await swapping}")
     scene.count(seen <= {b"inside\n"}, f"a request read {seen}")
     scene.count((await box.exec("ls ~/out/g", timeout=20)).code != 0, "a request wrote through a link")
 
@@ -109,7 +111,7 @@ async def another_user(scene: Scene) -> None:
         box.exec("echo $$ >/tmp/pid; sleep 60", timeout=60, user="grader", env={"SECRET": "of-the-grader"})
     )
     try:
-        await box.exec("until test -s /tmp/pid; do sleep 0.01; done", timeout=20)
+        await prepare(box, "until test -s /tmp/pid; do sleep 0.01; done")
         await scene.run(box, "other_user", "of-the-grader")
     finally:
         secret.cancel()
@@ -136,7 +138,7 @@ async def set_uid_programs(scene: Scene) -> None:
     """Become root by set-id programs or system calls."""
     box = await scene.box(Limits())
     if Feature.ROOT_USER in scene.sandboxes.features:
-        await box.exec("cp /usr/bin/id /tmp/as-root; chmod 6755 /tmp/as-root", timeout=20, user="root")
+        await prepare(box, "cp /usr/bin/id /tmp/as-root && chmod 6755 /tmp/as-root", user="root")
     await scene.run(box, "set_uid")
 
 
@@ -191,7 +193,7 @@ async def shared_memory_of_the_host(scene: Scene) -> None:
 async def traces_of_neighbours(scene: Scene) -> None:
     """Learn from mounts, files and names how many other boxes there are, and what they do."""
     boxes = [await scene.box() for _ in range(3)]
-    await boxes[0].exec("echo of another >/tmp/marker; echo x >/dev/shm/marker", timeout=20)
+    await prepare(boxes[0], "echo of another >/tmp/marker && echo x >/dev/shm/marker")
     looks = [await scene.run(box, "neighbours") for box in boxes[1:]]
     scene.count(looks[0] == looks[1], f"two boxes look different: {looks}")
 
@@ -246,10 +248,10 @@ async def left_behind(scene: Scene) -> None:
     """Outlive the command: as a daemon, nameless, stopped, leaderless, respawning..."""
     box = await scene.box(LARGE)
     ways = ["daemon", "nameless", "unreadable", "stopped", "subreaper", "vfork", "leaderless", "respawning"]
-    await box.exec("mkfifo /tmp/go", timeout=20)
+    await prepare(box, "mkfifo /tmp/go")
     sentinel = asyncio.create_task(box.exec("echo $$ >/tmp/pid; read go </tmp/go; echo spared", timeout=60))
     at_rest = "grep -q ') S' /proc/$(cat /tmp/pid)/stat"
-    await box.exec(f"until test -s /tmp/pid && {at_rest}; do sleep 0.01; done", timeout=30)
+    await prepare(box, f"until test -s /tmp/pid && {at_rest}; do sleep 0.01; done")
     before = await processes_of(box)
     ends = await asyncio.gather(*(box.exec(["python", "-c", floods.HIDING, way], timeout=1.0) for way in ways))
     for way, end in zip(ways, ends, strict=True):

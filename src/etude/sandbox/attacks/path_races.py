@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from etude.sandbox.attacks import classes
-from etude.sandbox.attacks.attack import PATIENCE, NotTried, Scene, attack, program
-from etude.sandbox.contract import Box, Limits, Process, SandboxError, SandboxLost
+from etude.sandbox.attacks.attack import PATIENCE, NotTried, Scene, attack, program, start
+from etude.sandbox.contract import Box, BoxBusy, Limits, RequestRefused, SandboxLost
 
 SECRET = "seen-in-a-file-of-the-host"
 OTHERS_SECRET = "seen-in-a-file-of-another-box"
@@ -17,18 +17,6 @@ _PERIODS = (15, 8, 4, 25, 2, 40)
 """Milliseconds from the freeze to the wake-up, one after the other."""
 _FOLDERS = 250
 _SETTLED = Limits(memory_mb=256, processes=20, cpu_seconds=60, disk_mb=256)
-
-
-async def waking(box: Box, *words: str) -> Process:
-    """Start a function of programs/freezing.py in the background, and wait until it is ready."""
-    process = await box.start(["python", "-B", "-c", program("freezing"), "{}", *words], timeout=60)
-    said, deadline = b"", asyncio.get_running_loop().time() + PATIENCE
-    while b"ready" not in said:
-        poll = await process.poll(wait=5)
-        said += poll.output
-        if poll.code is not None or asyncio.get_running_loop().time() > deadline:
-            raise NotTried(f"{words} did not start: {said[-400:]!r}")
-    return process
 
 
 def goals(scene: Scene) -> list[str]:
@@ -61,17 +49,28 @@ async def _race(scene: Scene, how: str, call: str) -> None:
     (scene.folder / "into").mkdir(exist_ok=True)
     other = await scene.box()
     await other.write_file("hidden", OTHERS_SECRET.encode())
+    refused: list[str] = []
     for number in range(scene.races):
-        await _try(scene, how, call, goals(scene)[number % len(goals(scene))], _PERIODS[number % len(_PERIODS)])
+        goal, period = goals(scene)[number % len(goals(scene))], _PERIODS[number % len(_PERIODS)]
+        try:
+            await _try(scene, how, call, goal, period)
+        except BoxBusy:
+            scene.held()
+        except (RequestRefused, FileNotFoundError) as error:
+            scene.held()
+            refused.append(str(error))
+    if len(refused) == scene.races:
+        raise NotTried(f"no box was copied: {refused[-1]}")
 
 
 async def _try(scene: Scene, how: str, call: str, goal: str, period: float) -> None:
+    """Copy a box while it swaps. The copy may be refused, but not lead out. Errors of ours decide nothing."""
     box = await scene.sandboxes.create(scene.spec(_SETTLED))
     copies: list[Box] = []
     try:
         if call == "fork":  # A process with an open file cannot be moved, so its cell is copied.
             await box.start("exec 3<calc.py; sleep 60", timeout=90)
-        await waking(box, "swap", str(_FOLDERS), goal, str(period), how)
+        await start(box, program("freezing", "swap", str(_FOLDERS), goal, str(period), how))
         try:
             if call == "fork":
                 copies = await box.fork()
@@ -79,9 +78,6 @@ async def _try(scene: Scene, how: str, call: str, goal: str, period: float) -> N
                 copies = [await scene.sandboxes.create(scene.spec(_SETTLED, await box.snapshot()))]
         except SandboxLost as error:
             scene.breach(f"{call} lost the box: {error}")
-            return
-        except (SandboxError, FileNotFoundError):  # It may fail, but not lead out.
-            scene.held()
             return
         seen = await copies[0].exec(f"grep -rslE '{SECRET}|{OTHERS_SECRET}' swapped", timeout=PATIENCE)
         new = [str(path) for path in _created(scene.folder)]

@@ -7,11 +7,23 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from etude.sandbox.attacks import classes
-from etude.sandbox.attacks.attack import LARGE, Scene, attack
-from etude.sandbox.attacks.path_races import waking
-from etude.sandbox.contract import Box, BoxBusy, DiskFull, Feature, ImageError, Limits, RequestRefused, SandboxLost
+from etude.sandbox.attacks.attack import LARGE, NotTried, Scene, attack, prepare, program, start
+from etude.sandbox.contract import (
+    Box,
+    BoxBusy,
+    Capability,
+    DiskFull,
+    Feature,
+    ImageError,
+    Limits,
+    RequestRefused,
+    SandboxLost,
+)
 
-_FINE = (RequestRefused, BoxBusy, DiskFull, ImageError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
+_FINE = (
+    *(RequestRefused, BoxBusy, DiskFull, ImageError),
+    *(FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError),
+)
 """What the contract says a request may raise."""
 _ANSWER = 120.0
 _COPIES = (Feature.SNAPSHOT, Feature.FORK)
@@ -26,8 +38,6 @@ async def _ask(scene: Scene, what: str, call: Callable[[], Awaitable[object]]) -
         scene.held()
     except TimeoutError:
         scene.breach(f"{what}: no answer in {_ANSWER:.0f} s")
-    except PermissionError:
-        scene.held()
     except Exception as error:  # noqa: BLE001  # Any other is what the attack wants.
         scene.breach(f"{what}: {type(error).__name__}: {error}")
     else:
@@ -63,10 +73,9 @@ async def _alive(scene: Scene, box: Box, what: str) -> None:
 
 
 _NAMED = """
-import os, sys, time
-kept = []
-open("/proc/self/comm", "wb").write(bytes.fromhex(sys.argv[1]))
-kept.append(open("held", "w"))
+import ctypes, sys, time
+ctypes.CDLL(None).prctl(15, bytes.fromhex(sys.argv[1]), 0, 0, 0)  # PR_SET_NAME
+kept = open("held", "w")
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -84,8 +93,7 @@ async def names_of_processes(scene: Scene) -> None:
     """Give a process with a file open for writing an odd name; then fork, snapshot, stats."""
     for what, name in NAMES.items():
         box = await scene.box()
-        await box.start(["python", "-c", _NAMED, name.hex()], timeout=90)
-        await asyncio.sleep(0.3)
+        await start(box, ["python", "-c", _NAMED, name.hex()])
         await _ask_all(scene, box, f"a process named {what}", ".")
 
 
@@ -124,7 +132,7 @@ async def folders_that_take_much(scene: Scene) -> None:
         ("many long links", _MANY, []),
     ):
         box = await scene.box(Limits(memory_mb=96, processes=20, cpu_seconds=60, disk_mb=200))
-        await box.exec(["python", "-c", code, *words], timeout=60)
+        await prepare(box, ["python", "-c", code, *words])
         await _ask_all(scene, box, what, "deep")
 
 
@@ -132,7 +140,7 @@ async def folders_that_take_much(scene: Scene) -> None:
 async def odd_files(scene: Scene) -> None:
     """Requests about pipes, loops, sockets, names that are no UTF-8, folders without rights."""
     box = await scene.box(LARGE)
-    await box.exec(["python", "-c", _ODD], timeout=60)
+    await prepare(box, ["python", "-c", _ODD])
     for path in ("deep", "deep/fifo", "deep/to-fifo", "deep/loop", "deep/zero", "deep/sparse", "deep/shut"):
         await _ask_all(scene, box, path, path)
 
@@ -147,7 +155,7 @@ async def waking_in_a_fork(scene: Scene) -> None:
     for number in range(scene.races):
         box = await scene.sandboxes.create(scene.spec(LARGE))
         try:
-            await waking(box, "wake", str(_PERIODS[number % len(_PERIODS)]))
+            await start(box, program("freezing", "wake", str(_PERIODS[number % len(_PERIODS)])))
             await _ask(scene, f"fork {number}", partial(box.fork, 1))
             await _alive(scene, box, f"fork {number}")
         finally:
@@ -164,16 +172,28 @@ for n in range(200):
     address = libc.shmat(number, None, 0)
     if address in (None, 2 ** 64 - 1): break
     ctypes.memset(address, 1, 4 << 20)
-print("left")
+"""
+_FILES = """
+for name in one two; do dd if=/dev/zero of=/dev/shm/$name bs=1M count=30 || exit; done
+dd if=/dev/zero of=big bs=1M count=31
+"""
+_UNMAPPED = """
+import os, time
+for n in range(3): os.write(os.memfd_create("kept"), bytes(12 << 20))
+print("ready", flush=True)
+time.sleep(90)
 """
 
 
-@attack(classes.SERVING)
+@attack(classes.SERVING, Capability.NAMESPACES, Feature.BACKGROUND)
 async def memory_left_behind(scene: Scene) -> None:
-    """Leave System V segments and files in /dev/shm, then make the owner read a large file."""
+    """Fill memory that no process has (System V segments, /dev/shm, memfd); then the owner reads a large file."""
     box = await scene.box(Limits(memory_mb=64, processes=20, cpu_seconds=30, file_mb=32, disk_mb=64))
-    await box.exec(["python", "-c", _SEGMENTS], timeout=60)
-    await box.exec("dd if=/dev/zero of=/dev/shm/x bs=1M count=60; dd if=/dev/zero of=big bs=1M count=31", timeout=60)
+    took = await box.exec(["python", "-c", _SEGMENTS], timeout=60)
+    if took.code and took.limit != "memory":
+        raise NotTried(f"no segments: {took}")
+    await prepare(box, _FILES)
+    await start(box, ["python", "-c", _UNMAPPED])
     for _ in range(3):
         await _ask(scene, "read_file of 31 MB", lambda: box.read_file("big", max_bytes=64 << 20))
         await _ask(scene, "read_tree", lambda: box.read_tree("."))

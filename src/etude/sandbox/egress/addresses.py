@@ -1,12 +1,14 @@
 """Decides which IP addresses boxes may reach.
 
 Invariant: an address is allowed only if it is known to be public (global unicast), or known to be private and the
-policy allows that. Everything else is refused. An IPv6 address that stands for an IPv4 address is judged as that one.
+policy allows that. Everything else is refused. An IPv6 address that embeds an IPv4 address is judged by both, since
+either may decide where its packets go.
 """
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 # IANA's registries of special-purpose addresses. Python's own properties (is_global, is_private) differ between
@@ -22,12 +24,13 @@ _NOT_PUBLIC_4 = tuple(
 _PUBLIC_6 = IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "3fff::/20")))
 _PRIVATE_4 = tuple(map(IPv4Network, ("10.0.0.0/8", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
-_PRIVATE_6 = tuple(map(IPv6Network, ("::1/128", "fc00::/7")))
+_PRIVATE_6 = IPv6Network("fc00::/7")
+_LOOPBACK_6 = IPv6Address("::1")
 _CLOUD = tuple(map(ipaddress.ip_network, ("168.63.129.16/32", "fd00:ec2::/32", "fd20:ce::/32")))
 """Where clouds serve credentials, besides link-local addresses: Azure, AWS and Google."""
-_IPV4_AT_END = tuple(map(IPv6Network, ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
-"""Prefixes of IPv6 addresses that end in the IPv4 address for which they stand: compatible, mapped, translated, and
-NAT64."""
+_IPV4_IN_IPV6 = tuple(map(IPv6Network, ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
+"""Prefixes of IPv4 addresses in IPv6 notation: compatible, mapped, translated, and NAT64. They say nothing
+else, so the IPv4 address alone is judged."""
 _6TO4 = IPv6Network("2002::/16")
 _ISATAP = (b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe")
 """What precedes the IPv4 address in the second half of an address of the ISATAP tunnels."""
@@ -39,16 +42,11 @@ def may_reach(text: str, *, private: bool) -> bool:
     address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, IPv4Address):
         return _may_reach_4(address, private)
-    if address in _PRIVATE_6[0]:
+    if address == _LOOPBACK_6:
         return private
-    inner = _embedded(address)
-    if inner is not None:
-        return _may_reach_4(inner, private)
-    if any(address in network for network in _CLOUD):
-        return False
-    if address in _PUBLIC_6:
-        return not any(address in network for network in _NOT_PUBLIC_6)
-    return private and any(address in network for network in _PRIVATE_6)
+    if any(address in network for network in _IPV4_IN_IPV6):
+        return _may_reach_4(IPv4Address(address.packed[12:]), private)
+    return _may_reach_6(address, private) and all(_may_reach_4(inner, private) for inner in _tunnelled_to(address))
 
 
 def _may_reach_4(address: IPv4Address, private: bool) -> bool:
@@ -59,11 +57,18 @@ def _may_reach_4(address: IPv4Address, private: bool) -> bool:
     return private and any(address in network for network in _PRIVATE_4)
 
 
-def _embedded(address: IPv6Address) -> IPv4Address | None:
-    """Return the IPv4 address for which an IPv6 address stands; None if it stands for none."""
+def _may_reach_6(address: IPv6Address, private: bool) -> bool:
+    if any(address in network for network in _CLOUD):
+        return False
+    if address in _PUBLIC_6:
+        return not any(address in network for network in _NOT_PUBLIC_6)
+    return private and address in _PRIVATE_6
+
+
+def _tunnelled_to(address: IPv6Address) -> Iterator[IPv4Address]:
+    """Yield the IPv4 addresses to which a tunnel (6to4, ISATAP) might send packets for an IPv6 address."""
     packed = address.packed
-    if any(address in network for network in _IPV4_AT_END) or packed[8:12] in _ISATAP:
-        return IPv4Address(packed[12:])
     if address in _6TO4:
-        return IPv4Address(packed[2:6])
-    return None
+        yield IPv4Address(packed[2:6])
+    if packed[8:12] in _ISATAP:
+        yield IPv4Address(packed[12:])

@@ -18,7 +18,7 @@ _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _REQUEST = re.compile(rb"(%b) ([\x21-\x7e\x80-\xff]+) HTTP/1\.([01])" % _TOKEN)
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: ([\t\x20-\x7e\x80-\xff]*))?")
 _NAME, _VALUE = re.compile(_TOKEN), re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
-"""Of a field. The blanks around a value are stripped apart from them: an expression for both would not be linear."""
+"""Name and value of a field. Blanks are stripped separately, since one expression for all of it would be quadratic."""
 _LENGTH = re.compile(r"[0-9]{1,18}")
 # Fields for the next hop only; they are never forwarded.
 _HOP_BY_HOP = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}

@@ -32,14 +32,14 @@ from etude.sandbox.contract import (
 from etude.sandbox.egress.upstream import Upstream
 from etude.sandbox.embedded.box import EmbeddedBox
 from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
-from etude.sandbox.embedded.cgroups import MEMORY, BoxCgroup, Cgroups
+from etude.sandbox.embedded.cgroups import BoxCgroup, Cgroups
 from etude.sandbox.embedded.copies import CopyableBox
 from etude.sandbox.embedded.probe import Host, probe_host
 from etude.sandbox.embedded.zygote_client import ZygoteClient
 from etude.sandbox.images import build, importing, registry
+from etude.sandbox.images.full_disk import full_disk_as_error
 from etude.sandbox.images.host_base import build_bases
 from etude.sandbox.images.image import HOST, Image
-from etude.sandbox.images.room import full_disk_as_error
 from etude.sandbox.images.spreading import spread_trees
 from etude.sandbox.images.stack import Stack
 from etude.sandbox.images.store import ImageStore, Lease, check_workdir, remove_store
@@ -131,7 +131,7 @@ class EmbeddedSandboxes:
             Capability.SYSTEM_CALLS,
             Capability.KERNEL_TABLES,
         }
-        if self.cgroups is not None and MEMORY in self.cgroups.controllers:
+        if self.cgroups is not None and self.cgroups.limits_buffers:
             found.add(Capability.BUFFER_MEMORY)
         return frozenset(found)
 

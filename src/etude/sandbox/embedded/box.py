@@ -11,15 +11,14 @@ import contextlib
 from dataclasses import replace
 from typing import Any, Protocol
 
-from etude.sandbox.contract import Box, BoxSpec, BoxStats, ImageError, RequestRefused, SandboxLost, SandboxUnavailable
+from etude.sandbox.contract import Box, BoxSpec, BoxStats, SandboxLost, SandboxUnavailable
 from etude.sandbox.embedded.cells import Cell
 from etude.sandbox.embedded.cgroups import BoxCgroup
 from etude.sandbox.embedded.probe import advice
 from etude.sandbox.embedded.zygote_client import ZygoteClient
+from etude.sandbox.images.full_disk import FULL_DISK, disk_full
 from etude.sandbox.images.image import Image
-from etude.sandbox.images.room import NO_ROOM, no_room
 from etude.sandbox.images.store import ImageStore, Lease
-from etude.sandbox.inside.kernel import IMAGE
 from etude.sandbox.served.box import ServedBox
 from etude.sandbox.served.channel import ANSWER_SECONDS, Channel
 
@@ -84,13 +83,10 @@ class EmbeddedBox(ServedBox):
         answer = self._gone.result() if refused else from_init
         if answer.get("ready"):
             return
-        step, error = answer.get("step", "lost"), answer.get("error", "its process ended while it was being made")
-        if answer.get("number") in NO_ROOM:
-            raise no_room(self.backend.store.root)
-        if step == "user":
-            raise RequestRefused(f"box {self.id}: {error}")
-        if step.startswith(IMAGE):
-            raise ImageError(f"image {self.spec.image}: {error}; a box needs a folder there: remove what the image has")
+        step, error = self._failed_step(answer)
+        # An exhausted limit of namespaces has the same number as a full disk.
+        if step in ("cell", "overlay") and answer.get("number") in FULL_DISK:
+            raise disk_full(self.backend.store.root)
         if step in ("lost", "cell", "box"):
             raise SandboxLost(f"box {self.id}: {error}")
         raise SandboxUnavailable(advice(step, error))

@@ -20,6 +20,7 @@ from etude.sandbox.inside.users import MAX_ID
 _USERNS_STEPS = {"user namespace", "id map", "mount namespace", "private mounts", "user namespace of a box"}
 COUNTS_PER_NAMESPACE = (5, 14)
 """The Linux from which on the process limit holds for a box's user namespace, and not for a user of the host."""
+UNIFIED = "start the kernel with systemd.unified_cgroup_hierarchy=1"
 _CONTAINER = "start the container with --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
 
 
@@ -104,7 +105,7 @@ def for_cgroups(facts: Facts) -> str:
     if facts.container:
         return "start the container with --cgroupns=private and a writable /sys/fs/cgroup (--privileged has both)"
     if 2 not in facts.cgroup_versions:
-        return "run as root, or start the kernel with systemd.unified_cgroup_hierarchy=1"
+        return f"run as root, or {UNIFIED}"
     if facts.root:
         return "mount -o remount,rw /sys/fs/cgroup"
     if facts.systemd:
@@ -135,7 +136,8 @@ def for_own_ids(ids: IdRange | None, facts: Facts) -> str:
         return "run as root; at least pipes keep their size after sudo sysctl -w fs.pipe-user-pages-soft=0"
     if not ids.spare:
         return "map more ids into this container: 65,536 for each box, from 2,000,000,000 on"
-    return f"{for_kernel((6, 3), facts)}, and a store on ext4, xfs, btrfs or tmpfs (id-mapped layers of overlayfs)"
+    store = "a store on ext4, xfs, btrfs or tmpfs (id-mapped layers of overlayfs)"
+    return store if facts.kernel >= (6, 3) else f"{for_kernel((6, 3), facts)}, and {store}"
 
 
 def _user_name() -> str:

@@ -30,7 +30,7 @@ class FleetSandboxes:
         dispatcher: Remote,
         features: frozenset[Feature],
         policy: Policy,
-        capabilities: frozenset[Capability] = frozenset(),
+        capabilities: frozenset[Capability],
     ) -> None:
         self.dispatcher, self._policy = dispatcher, policy
         self.features, self.capabilities = features, capabilities

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from etude.sandbox.images.full_disk import full_disk_as_error
 from etude.sandbox.images.image import EMPTY, HOST
-from etude.sandbox.images.room import full_disk_as_error
 from etude.sandbox.inside.users import USERS
 from etude.sandbox.inside.zygote_root import HOSTNAME
 

@@ -23,11 +23,11 @@ from pathlib import Path, PurePosixPath
 
 from etude.sandbox.contract import ImageError, RequestRefused, SandboxLost
 from etude.sandbox.images.flatten import BackgroundJobs, merge_layers
+from etude.sandbox.images.full_disk import full_disk_as_error
 from etude.sandbox.images.ids import IdRange
 from etude.sandbox.images.image import HOST, Image
 from etude.sandbox.images.layers import FIXED_TIME
 from etude.sandbox.images.owners import disk_bytes, locked, remove_dead_owners, remove_tree
-from etude.sandbox.images.room import full_disk_as_error
 from etude.sandbox.images.spreading import spread_trees
 from etude.sandbox.images.store_process import StoreProcess, in_store_process
 from etude.sandbox.inside.users import USERS

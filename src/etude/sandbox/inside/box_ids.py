@@ -7,8 +7,9 @@ Files have the same owners in all layers and cells, whichever box wrote them. Ea
 translate these owners to the box's range (views.py).
 
 Invariant: no two living boxes of a host have the same `creator`, those of other zygotes included, as each zygote locks
-its numbers in a file of the host. Boxes with a single id (mode user) have no creator of their own, nor have those
-beyond the last number (2,249 for root).
+its numbers in a file of the host. Zygotes that see different files, as in containers with a /run of their own, may
+meet. Boxes with a single id (mode user) have no creator of their own, nor have those beyond the last number (2,249 for
+root).
 """
 
 from __future__ import annotations
@@ -75,7 +76,11 @@ class IdPool:
         own = base + (1 + number) * count
         if not self.own_ranges:
             return BoxIds(base, own, number=number)
-        return BoxIds(own, own, make_id_namespace([(base, own, count)]), number)
+        try:
+            return BoxIds(own, own, make_id_namespace([(base, own, count)]), number)
+        except BaseException:
+            self._free(number)
+            raise
 
     def _shared_ids(self) -> BoxIds:
         """More boxes live on this host than it has numbers. All others are as boxes were without numbers."""
@@ -92,9 +97,12 @@ class IdPool:
             oldest = self._unused.pop(0)
             if oldest.namespace >= 0:
                 os.close(oldest.namespace)
-            self._ours.remove(oldest.number)
-            if self._locks >= 0:
-                self._lock(oldest.number, fcntl.F_UNLCK)
+            self._free(oldest.number)
+
+    def _free(self, number: int) -> None:
+        self._ours.remove(number)
+        if self._locks >= 0:
+            self._lock(number, fcntl.F_UNLCK)
 
     def _lock_number(self) -> int:
         """Return a number that no other box has; -1 if all are taken."""

@@ -23,11 +23,9 @@ from typing import Any
 from etude.sandbox.inside import content, files, init, kernel, processes, seccomp, spawn, walk, wire
 from etude.sandbox.inside.memory import MemoryEvents
 
-_AT_FDCWD = -100
 _FIRST_FREE = 10
 _NO_FOLDER = (errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """Errors in making a folder where the image has a file, a link to nothing, or a link to itself."""
-_MS_REMOUNT = 0x20
 _CLOSED = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 # Files of pid 1 that the kernel lets their owner open. The owner is the container's root, which may also be the box's
 # root.
@@ -56,7 +54,7 @@ def require_system_calls() -> None:
     2024 at least."""
     try:
         os.close(os.pidfd_open(os.getpid()))
-        os.close(kernel.openat2(_AT_FDCWD, "/", os.O_PATH, 0, 0))
+        os.close(kernel.openat2(kernel.AT_FDCWD, "/", os.O_PATH, 0, 0))
     except OSError as error:
         raise kernel.StepFailed("openat2 and pidfd_open", error.errno or 0) from error
 
@@ -99,19 +97,21 @@ def hide_host() -> None:
     os.unlink(dead)
     os.chmod("/sys", 0)
     for path, flags in (("/sys", _CLOSED), ("/dev", kernel.MS_NOSUID | kernel.MS_NOEXEC)):
-        again = kernel.MS_BIND | _MS_REMOUNT | kernel.MS_RDONLY
+        again = kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY
         kernel.mount("none", path, None, again | flags, None, f"close {path}")
 
 
 def forbid_set_uid() -> None:
-    """Set-uid programs lose their effect on all mounts. gVisor, which lacks the call, has set-uid programs that have
-    none: there the top mount says so alone."""
+    """Mount everything nosuid. A kernel without mount_setattr (gVisor, Linux before 5.12) gets it on the top mount
+    alone; no_new_privs holds in any case."""
     try:
         kernel.restrict_mount("/", kernel.MOUNT_ATTR_NOSUID, "no set-uid programs")
     except kernel.StepFailed as failure:
         if failure.number != errno.ENOSYS:
             raise
-        kernel.mount("none", "/", None, kernel.MS_BIND | _MS_REMOUNT | kernel.MS_NOSUID, None, "no set-uid programs")
+        kernel.mount(
+            "none", "/", None, kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_NOSUID, None, "no set-uid programs"
+        )
 
 
 class ContainerInit(init.Init):

@@ -110,6 +110,7 @@ class Init:
         """Working folders of the held threads. If the box has got a new root, `thaw` makes each thread change to the
         folder of the same path there."""
         self.proc_device = os.stat("/proc").st_dev
+        self.data_at_rest = spawn.data_bytes()
         os.set_blocking(self.requests, False)
         self.many_ids = many_ids
 
@@ -192,7 +193,8 @@ class Init:
             case "poll" | "feed" | "close_input" | "resize" | "kill":
                 return self.handle_process_request(header, payload)
             case "read":
-                return {}, files.read(self.workdir, header["path"], header["max_bytes"], self.proc_device)
+                with spawn.memory_of_an_answer(self.limits, self.data_at_rest):
+                    return {}, files.read(self.workdir, header["path"], header["max_bytes"], self.proc_device)
             case "write":
                 self.check_size(header["path"], len(payload))
                 files.write(
@@ -203,9 +205,9 @@ class Init:
             case "layout":
                 return {}, self.layout(header["paths"])
             case "read_tree":
-                entries, contents = trees.read(
-                    self.workdir, header["path"], header["max_bytes"], header["max_files"], self.proc_device
-                )
+                most = header["max_bytes"], header["max_files"]
+                with spawn.memory_of_an_answer(self.limits, self.data_at_rest):
+                    entries, contents = trees.read(self.workdir, header["path"], *most, self.proc_device)
                 return {"entries": entries}, contents
             case "check_tree":
                 trees.check(self.workdir, header["path"], header["entries"])

@@ -15,7 +15,7 @@ CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 CLONE_NEWCGROUP = 0x02000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
-_MS_REMOUNT, MNT_DETACH = 0x20, 2
+MS_REMOUNT, MNT_DETACH = 0x20, 2
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_IDMAP = 1, 2, 4, 0x100000
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
 RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS = 0x01, 0x02, 0x04
@@ -23,7 +23,7 @@ RESOLVE_BENEATH, RESOLVE_IN_ROOT = 0x08, 0x10
 CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 6, 7, 21
 _PR_SET_SECUREBITS, _KEEP_CAPABILITIES = 28, 1 << 2
 
-_AT_FDCWD, _AT_RECURSIVE, _AT_EMPTY_PATH, _SIGCHLD, SIGKILL = -100, 0x8000, 0x1000, 17, 9
+AT_FDCWD, _AT_RECURSIVE, _AT_EMPTY_PATH, _SIGCHLD, SIGKILL = -100, 0x8000, 0x1000, 17, 9
 _OPEN_TREE_CLONE, _MOVE_FROM_EMPTY_PATH, _MOVE_TO_EMPTY_PATH = 1, 0x04, 0x40
 _FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC, _SET_FLAG, _SET_STRING, _CREATE = 1, 1, 0, 1, 6
 _SINCE_2018 = {"open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432}
@@ -122,7 +122,7 @@ def restrict_mount(target: str, attributes: int, step: str) -> None:
     mounts."""
     wanted = struct.pack("=QQQQ", attributes, 0, 0, 0)
     path = ctypes.c_char_p(target.encode())
-    _syscall("mount_setattr", step, _AT_FDCWD, path, _AT_RECURSIVE, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
+    _syscall("mount_setattr", step, AT_FDCWD, path, _AT_RECURSIVE, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
 
 
 def set_read_only(target: str, step: str, *, read_only: bool) -> None:
@@ -130,13 +130,13 @@ def set_read_only(target: str, step: str, *, read_only: bool) -> None:
     writing through this mount or is just changing something."""
     attributes = (MOUNT_ATTR_RDONLY, 0) if read_only else (0, MOUNT_ATTR_RDONLY)
     wanted, path = struct.pack("=QQQQ", *attributes, 0, 0), ctypes.c_char_p(target.encode())
-    _syscall("mount_setattr", step, _AT_FDCWD, path, 0, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
+    _syscall("mount_setattr", step, AT_FDCWD, path, 0, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
 
 
 def copy_mount(path: str, step: str) -> int:
     name = ctypes.c_char_p(path.encode())
     flags = ctypes.c_uint(_OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC)
-    return _syscall("open_tree", step, _AT_FDCWD, name, flags)
+    return _syscall("open_tree", step, AT_FDCWD, name, flags)
 
 
 def make_mount(kind: str, options: dict[str, str], attributes: int, step: str) -> int:
@@ -166,13 +166,13 @@ def attach_mount(tree: int, target: str | int, step: str) -> None:
     if isinstance(target, int):
         folder, name, flags = target, b"", _MOVE_FROM_EMPTY_PATH | _MOVE_TO_EMPTY_PATH
     else:
-        folder, name, flags = _AT_FDCWD, target.encode(), _MOVE_FROM_EMPTY_PATH
+        folder, name, flags = AT_FDCWD, target.encode(), _MOVE_FROM_EMPTY_PATH
     _syscall("move_mount", step, tree, ctypes.c_char_p(b""), folder, ctypes.c_char_p(name), ctypes.c_uint(flags))
 
 
 def move_mount(source: str, target: int, step: str) -> None:
     name, flags = ctypes.c_char_p(source.encode()), ctypes.c_uint(_MOVE_TO_EMPTY_PATH)
-    _syscall("move_mount", step, _AT_FDCWD, name, target, ctypes.c_char_p(b""), flags)
+    _syscall("move_mount", step, AT_FDCWD, name, target, ctypes.c_char_p(b""), flags)
 
 
 def enter_mounts(namespace: int) -> None:
@@ -196,7 +196,7 @@ def pivot_into(root: str | int) -> None:
 
 def forbid_writing(path: str, step: str) -> None:
     """Make the whole file system at `path` read-only. Fails with EBUSY if a file is open for writing."""
-    mount("none", path, None, _MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, None, step)
+    mount("none", path, None, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, None, step)
 
 
 def write(path: str | os.PathLike[str], text: str) -> None:

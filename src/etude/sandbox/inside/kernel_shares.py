@@ -62,6 +62,9 @@ def per_user_limits(processes: int) -> list[tuple[int, int]]:
 def become_creator(creator: int, processes: int) -> None:
     """Become the user who makes the box's user namespace, with the limits for all users of the box together. Pid 1 is
     one of their processes."""
+    # Kept until the new user namespace replaces them, since hosts may forbid users without rights to make one.
+    with suppress(kernel.StepFailed):  # A container may lack the right to keep them (CAP_SETPCAP).
+        kernel.keep_capabilities(True)
     os.setgroups([])
     os.setresgid(creator, creator, creator)
     os.setresuid(creator, creator, creator)

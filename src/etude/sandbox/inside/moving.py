@@ -7,8 +7,8 @@ the old files do not change any more. From the first check until the move is don
 wakes one meanwhile.
 
 A process that could tell old files from new ones cannot be moved, and the box is copied instead. Such a process has
-open files or folders, file watches, sockets with a name in the file system, shared mappings that show what others
-write, or seccomp filters that could kill it during the move.
+open files or folders, file watches, sockets with a name in the file system, or shared mappings that show what others
+write.
 """
 
 from __future__ import annotations
@@ -121,13 +121,10 @@ class _View:
             self._mount = _field(f"/proc/self/fdinfo/{root}", "mnt_id")
         finally:
             os.close(root)
-        self._filters = _field("/proc/self/status", "Seccomp_filters")
 
     def working_folder(self, thread: int, vdso: int) -> WorkingFolder | None:
         """Return the thread's working folder; None if the thread can keep it, because it is the root or lies outside
         the box's files. Raises CannotMove for a thread that cannot be moved."""
-        if _field(f"/proc/{thread}/status", "Seccomp_filters") != self._filters:
-            raise CannotMove(f"thread {thread} has seccomp filters of its own")
         self._require_no_open_files(thread)
         info = os.stat(f"/proc/{thread}/cwd")
         if info.st_dev != self._device or os.path.samestat(info, os.stat("/")):

@@ -33,7 +33,8 @@ class LinkAddresses:
         self.prefix, self.any_address = prefix, any_address
 
 
-# No neighbours: the kernel's table of neighbours (net.ipv4.neigh.default.gc_thresh3) is one for all namespaces.
+# The gate is the box's only neighbour: the kernel's table of neighbours (net.ipv4.neigh.default.gc_thresh3) is one for
+# all namespaces. Multicast addresses have entries too, but the kernel removes these whenever the table is full.
 IPV4 = LinkAddresses(socket.AF_INET, "192.168.1.20", "192.168.1.1", 32, "0.0.0.0")
 # This is a private address, so programs that have a choice prefer IPv4 (RFC 6724).
 IPV6 = LinkAddresses(socket.AF_INET6, "fd5e:84c2:77a1::20", "fd5e:84c2:77a1::1", 128, "::")
@@ -41,10 +42,11 @@ NAMES_PORT = 53
 _BACKLOG = 128
 _NO_IPV6 = "/proc/sys/net/ipv6/conf/default/disable_ipv6"
 
-_NEW_LINK, _NEW_ADDRESS, _NEW_ROUTE = 16, 20, 24
+_NEW_LINK, _SET_LINK, _NEW_ADDRESS, _NEW_ROUTE = 16, 19, 20, 24
 _ACKNOWLEDGED_CREATE = 0x0001 | 0x0004 | 0x0400
 _NAME, _LINK_INFO, _NAMESPACE = 3, 18, 28
 _KIND, _DATA, _PEER = 1, 2, 1
+_FAMILIES, _GENERATED_ADDRESS, _NONE = 26, 8, b"\x01"
 _NO_DUPLICATE_CHECK, _ON_LINK = 0x02, 4
 _TABLE_MAIN, _TABLE_LOCAL = 254, 255
 _BY_BOOT, _GLOBAL, _LINK = 3, 0, 253
@@ -108,6 +110,8 @@ def _configure_gate(box: int, families: list[LinkAddresses]) -> None:
         netlink.add_veth("gate0", "eth0", box)
         for net in families:
             netlink.add_address("gate0", net, net.gate)
+        if IPV6 in families:
+            netlink.forbid_link_local("gate0")
         for device in ("lo", "gate0"):
             raise_device(device)
         # Both routes are in the kernel's table of local addresses, where the longer prefix wins. So all addresses but
@@ -121,6 +125,8 @@ def _configure_box(families: list[LinkAddresses]) -> None:
     with _Netlink() as netlink:
         for net in families:
             netlink.add_address("eth0", net, net.box)
+        if IPV6 in families:
+            netlink.forbid_link_local("eth0")
         raise_device("eth0")
         for net in families:
             netlink.add_route(net, _UNICAST, "eth0", net.any_address, table=_TABLE_MAIN, gateway=net.gate)
@@ -139,6 +145,13 @@ class _Netlink(socket.socket):
         kind = _attribute(_KIND, b"veth") + _attribute(_DATA, _attribute(_PEER, peer))
         body = link + _attribute(_NAME, here.encode() + b"\0") + _attribute(_LINK_INFO, kind)
         self._ask(_NEW_LINK, body, "veth")
+
+    def forbid_link_local(self, device: str) -> None:
+        """Give the device only the addresses that are added. With a link-local one, all of fe80::/64 would be its
+        neighbours: those that the box sends to, and at the gate those that the box claims to send from."""
+        link = struct.pack("=BxHiII", 0, 0, socket.if_nametoindex(device), 0, 0)
+        mode = _attribute(_FAMILIES, _attribute(socket.AF_INET6, _attribute(_GENERATED_ADDRESS, _NONE)))
+        self._ask(_SET_LINK, link + mode, "network gate")
 
     def add_address(self, device: str, net: LinkAddresses, address: str) -> None:
         packed = socket.inet_pton(net.family, address)

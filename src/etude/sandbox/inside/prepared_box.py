@@ -130,8 +130,8 @@ def _become_pid_1(settings: ZygoteSettings, kind: Kind, ids: BoxIds, control_fd:
             control.send(UNMAPPED)
             if not control.recv(16):
                 os._exit(1)
-            # Boxes made by users of their own each have what the host gives one user.
-            kernel_shares.limit_box("own", watches=not settings.many_ids or settings.subordinate is not None)
+            # Boxes whose creator is a user of its own have what the host gives one user.
+            kernel_shares.limit_box("own", watches=ids.creator < 0 or settings.subordinate is not None)
             init.take_identity(many_ids=settings.many_ids)
             control.send(STANDING)
         except ConnectionError:

@@ -44,10 +44,11 @@ def open_oom_score() -> None:
 
 
 def prefer_for_oom_kill(offer: bool) -> None:
-    """With `offer`, give processes started from now on the score 200, as desktop programs have. Pid 1 does so only
-    while it starts a command, so when memory runs out, the kernel kills commands before pid 1."""
+    """With `offer`, give processes started from now on the highest score. Pid 1 does so only while it starts a command:
+    when memory runs out, the kernel kills commands before pid 1, even one whose memory is not its own (memfd) while pid
+    1 holds a large answer."""
     if _oom_score_fd >= 0:
-        os.write(_oom_score_fd, b"200" if offer else b"0")
+        os.write(_oom_score_fd, b"1000" if offer else b"0")
 
 
 def _others() -> list[int]:

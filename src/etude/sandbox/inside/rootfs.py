@@ -13,11 +13,11 @@ import os
 import stat
 
 from etude.sandbox.inside import kernel, walk
-from etude.sandbox.inside.box_ids import BoxIds, IdPool
+from etude.sandbox.inside.box_ids import BoxIds
 from etude.sandbox.inside.removal import remove_tree
 from etude.sandbox.inside.views import Views
 from etude.sandbox.inside.wire import Header
-from etude.sandbox.inside.zygote_root import ZygoteSettings, show_ids
+from etude.sandbox.inside.zygote_root import ZygoteSettings, make_id_namespace, show_ids
 
 CLOSE, SEAL = "close", "seal"
 """The steps that fail if a process has a file open for writing, so that the box's files cannot be made read-only: for a
@@ -78,23 +78,26 @@ def _outside_id(ids: BoxIds, inner: int) -> int | None:
     return None if ids.first < 0 else ids.first + inner
 
 
-def can_show_ids(settings: ZygoteSettings, pool: IdPool, views: Views, cell: str) -> bool:
+def can_show_ids(settings: ZygoteSettings, views: Views, cell: str) -> bool:
     """Find out by a trial whether overlayfs can show layers and a cell under other ids: since Linux 5.19, and with
     cells in memory since 6.3, if the file systems support it. Leaves no mount behind."""
     if not settings.spare_ranges or settings.subordinate is not None:
         return False
-    pool.own_ranges = True
+    base, count = settings.range_base or 0, settings.range_count
+    ids = BoxIds(base + count)
     order = {"base": next(iter(settings.skeletons)), "workdir": "/", "owner": 0}
     try:
         make_cell(settings, cell, 1)
-        ids = pool.take()
+        ids.namespace = make_id_namespace([(base, ids.first, count)])
         os.close(make_root(settings, order, cell, [], ids, views))
-        pool.give_back(ids)
     except (OSError, kernel.StepFailed):
-        pool.own_ranges = False
-    views.unmount()
-    remove_cell(settings, cell)
-    return pool.own_ranges
+        return False
+    finally:
+        views.unmount()
+        if ids.namespace >= 0:
+            os.close(ids.namespace)
+        remove_cell(settings, cell)
+    return True
 
 
 def _stack(lower: str, cell: str) -> int:

@@ -13,8 +13,16 @@ from etude.sandbox.inside.kernel import CLONE_NEWUTS
 
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32
+_NUMBER, _ARCHITECTURE = 0, 4
+_FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT, _FOURTH_ARGUMENT = 16, 24, 32, 40
 _SOL_SOCKET, _SO_ATTACH_FILTER, _SO_ATTACH_REUSEPORT_CBPF = 1, 26, 51
+_PR_SET_SECCOMP = 22
+_HUGE_PAGES = (
+    ("mmap", _FOURTH_ARGUMENT, 0x40000, errno.ENOMEM),
+    ("shmget", _THIRD_ARGUMENT, 0o4000, errno.ENOMEM),
+    ("memfd_create", _SECOND_ARGUMENT, 4, errno.EINVAL),
+)
+"""System calls that take huge pages: name, the argument and bit that ask for them, and the error."""
 _X32 = 0x40000000
 # All CLONE_NEW* flags of clone(). They are denied, so that no fork makes a namespace.
 _NEW_NAMESPACES = 0x7E020000
@@ -57,23 +65,14 @@ def build_program(machine: str, *, root_alone: bool = False, families: Collectio
     program += _only_with(numbers["prlimit64"], [0], errno.EPERM)
     # Pid 1 makes a UTS namespace for each command. Commands lack the right to make one.
     program += _only_with(numbers["unshare"], [CLONE_NEWUTS], errno.EPERM)
-    program += [
-        _step(_EQUAL, numbers["setsockopt"], otherwise=7),
-        _step(_LOAD, _SECOND_ARGUMENT),
-        _step(_EQUAL, _SOL_SOCKET, otherwise=4),
-        _step(_LOAD, _THIRD_ARGUMENT),
-        _step(_EQUAL, _SO_ATTACH_FILTER, then=1),
-        _step(_EQUAL, _SO_ATTACH_REUSEPORT_CBPF, otherwise=1),
-        _step(_RETURN, ERRNO | errno.EPERM),
-        _step(_RETURN, ALLOW),
-    ]
-    program += [
-        _step(_EQUAL, numbers["clone"], otherwise=3),
-        _step(_LOAD, _FIRST_ARGUMENT),
-        _step(_ANY_BIT, _NEW_NAMESPACES, otherwise=1),
-        _step(_RETURN, ERRNO | errno.EPERM),
-        _step(_RETURN, ALLOW),
-    ]
+    program += _never_with(numbers["clone"], {_FIRST_ARGUMENT: [_NEW_NAMESPACES]}, errno.EPERM, test=_ANY_BIT)
+    filters = {_SECOND_ARGUMENT: [_SOL_SOCKET], _THIRD_ARGUMENT: [_SO_ATTACH_FILTER, _SO_ATTACH_REUSEPORT_CBPF]}
+    program += _never_with(numbers["setsockopt"], filters, errno.EPERM)
+    # As on a kernel without filters of system calls, and on one whose huge pages are all taken.
+    program += _never_with(numbers["prctl"], {_FIRST_ARGUMENT: [_PR_SET_SECCOMP]}, errno.EINVAL)
+    for name, place, bit, answer in _HUGE_PAGES:
+        program += _never_with(numbers[name], {place: [bit]}, answer, test=_ANY_BIT)
+    program.append(_step(_RETURN, ALLOW))
     return b"".join(program)
 
 
@@ -87,3 +86,14 @@ def _only_with(number: int, allowed: list[int], answer: int) -> list[bytes]:
         _step(_RETURN, ERRNO | answer),
         _step(_RETURN, ALLOW),
     ]
+
+
+def _never_with(number: int, forbidden: dict[int, list[int]], answer: int, *, test: int = _EQUAL) -> list[bytes]:
+    """Let system call `number` fail with the error `answer` if each argument in `forbidden` passes the test with one of
+    its values."""
+    checks = [_step(_RETURN, ERRNO | answer), _step(_RETURN, ALLOW)]
+    for argument, values in reversed(forbidden.items()):
+        *others, last = values
+        tests = [_step(test, value, then=len(others) - place) for place, value in enumerate(others)]
+        checks = [_step(_LOAD, argument), *tests, _step(test, last, otherwise=len(checks) - 1), *checks]
+    return [_step(_EQUAL, number, otherwise=len(checks)), *checks]

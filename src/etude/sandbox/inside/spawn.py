@@ -9,9 +9,11 @@ capabilities.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
+from collections.abc import Iterator
 
 from etude.sandbox.inside import files, kernel, processes
 from etude.sandbox.inside.kernel_shares import lower_limit, per_user_limits
@@ -84,6 +86,24 @@ def set_lasting_limits(limits: dict[str, int]) -> None:
         (resource.RLIMIT_DATA, resource.RLIM_INFINITY, memory + file + _OWN_MEMORY),
     ):
         lower_limit(kind, soft, hard)
+
+
+@contextlib.contextmanager
+def memory_of_an_answer(limits: dict[str, int], base: int) -> Iterator[None]:
+    """Let pid 1, which has `base` bytes of data at rest, take at most half of the box's memory, else MemoryError. All
+    other memory of the box may be files in memory, and the kernel would then have only pid 1 to kill."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    lower_limit(resource.RLIMIT_DATA, base + (limits["memory_mb"] << 19), hard)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def data_bytes() -> int:
+    """Bytes of data of this process, as RLIMIT_DATA counts them."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[5]) * resource.getpagesize()
 
 
 class Spawner:

@@ -5,8 +5,8 @@ Overlayfs keeps copies of the mounts that it is given, so views are needed only 
 mounted below one mount, with which they are unmounted in one step. That step is slow (it waits for all CPUs), so it is
 left for when the zygote is idle.
 
-A box reads the paths of its layers in its list of mounts. So they are the same for each box: PLACE/0 and so on, where
-the views of later boxes cover those of earlier ones.
+A box reads the paths of its layers in its list of mounts. So they are the same for each box: each box's views are
+mounted in a folder that covers the one of the box before.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from etude.sandbox.inside import kernel
 from etude.sandbox.inside.box_ids import BoxIds
 
 _PLACE = "views"
+_COVERED, _CLEAR = f"{_PLACE}/box", f"{_PLACE}/clear"
+"""Where the views of the last box are, and a folder to cover it with."""
 STEP = "show ids"
 
 
 class Views:
     def __init__(self) -> None:
         self.count = 0
-        """Number of views that are mounted."""
+        """Number of mounts below PLACE and at it."""
         self._folders = 0
-        self._based = False
 
     @contextmanager
     def shown(self, folders: list[str], ids: BoxIds) -> Iterator[list[str]]:
@@ -36,6 +37,7 @@ class Views:
         if ids.namespace < 0:
             yield folders
             return
+        self._cover()
         shown = [self._mount(folder, number, ids.namespace) for number, folder in enumerate(folders)]
         kernel.keep_capabilities(True)
         kernel.set_file_ids(ids.first, ids.first)
@@ -46,16 +48,20 @@ class Views:
             kernel.keep_capabilities(False)
             kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
 
-    def _mount(self, folder: str, number: int, namespace: int) -> str:
-        if not self._based:
+    def _cover(self) -> None:
+        if not self._folders:
+            os.mkdir(_COVERED)
+            os.mkdir(_CLEAR)
+        if not self.count:
             self._attach(_PLACE, _PLACE)
-            self._based = True
-        place = f"{_PLACE}/{number}"
+        self._attach(_CLEAR, _COVERED)
+
+    def _mount(self, folder: str, number: int, namespace: int) -> str:
         if number == self._folders:
-            os.mkdir(place)
+            os.mkdir(f"{_CLEAR}/{number}")
             self._folders += 1
+        place = f"{_COVERED}/{number}"
         self._attach(folder, place, namespace)
-        self.count += 1
         return place
 
     def _attach(self, folder: str, place: str, namespace: int = -1) -> None:
@@ -64,10 +70,11 @@ class Views:
             if namespace >= 0:
                 kernel.map_mount_ids(tree, namespace, STEP)
             kernel.attach_mount(tree, place, STEP)
+            self.count += 1
         finally:
             os.close(tree)
 
     def unmount(self) -> None:
-        if self._based:
+        if self.count:
             kernel.unmount(_PLACE, STEP)
-            self.count, self._based = 0, False
+            self.count = 0

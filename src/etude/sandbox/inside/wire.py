@@ -20,7 +20,9 @@ else:
     Header = dict
 
 LENGTHS = struct.Struct("!II")
-MAX_FRAME = 1 << 30
+MAX_FRAME, MAX_HEADER = 1 << 30, 64 << 20
+"""Maximum bytes of a frame and of its header. The largest header names the files of a tree: 4 Mi characters (trees.py),
+each up to 12 bytes in JSON."""
 MAX_ORDER = 120 << 10
 """Maximum bytes of a message to or from the zygote. Receiving allocates a buffer of this size: from 128 KiB on, malloc
 would ask the kernel for memory anew for each."""
@@ -36,8 +38,8 @@ def printable(text: str) -> str:
 
 
 class BrokenFrame(Exception):
-    """The peer announces a frame of more than MAX_FRAME bytes, or the header of a frame is no JSON object. The
-    connection cannot be used any more."""
+    """The peer announces a frame of more than MAX_FRAME bytes or a header of more than MAX_HEADER, or the header of a
+    frame is no JSON object. The connection cannot be used any more."""
 
 
 def head(header: Header, payload_size: int) -> bytes:
@@ -61,8 +63,10 @@ class Unpacker:
         frames = []
         while len(self._buffer) >= LENGTHS.size:
             head, body = LENGTHS.unpack_from(self._buffer)
-            if head + body > MAX_FRAME:
-                raise BrokenFrame(f"a frame of {head + body} bytes; at most {MAX_FRAME} are possible")
+            if head > MAX_HEADER or head + body > MAX_FRAME:
+                raise BrokenFrame(
+                    f"a frame of {head} + {body} bytes; at most {MAX_HEADER} and {MAX_FRAME} are possible"
+                )
             end = LENGTHS.size + head + body
             if len(self._buffer) < end:
                 break

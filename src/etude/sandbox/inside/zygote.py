@@ -40,6 +40,7 @@ from etude.sandbox.inside.zygote_root import ZygoteSettings
 
 _MAX_PASSED = 8
 _MAX_VIEWS = 256
+"""Mounts of views (views.py) that may stay until the zygote is idle."""
 _MAX_CELLS_TO_REMOVE = 64
 """Cells (folders that boxes have written to) that may wait until the zygote is idle. Unmounting one is slow: it waits
 for all CPUs."""
@@ -256,7 +257,7 @@ def main(control_fd: int) -> None:
             kernel_shares.limit_zygote()
         pool, views = IdPool(settings), Views()
         zygote_root.make_stage(settings)
-        own_ids = rootfs.can_show_ids(settings, pool, views, zygote_root.first_cell(settings))
+        own_ids = pool.own_ranges = rootfs.can_show_ids(settings, views, zygote_root.trial_cell(settings))
         zygote_root.fill_and_enter_stage(settings, own_ranges=own_ids)
         zygote = Zygote(control, settings, programs, pool, views)
     except (kernel.StepFailed, OSError, KeyError) as error:

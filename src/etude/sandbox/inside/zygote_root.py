@@ -94,8 +94,8 @@ def make_stage(settings: ZygoteSettings) -> None:
     os.chdir(stage)
 
 
-def first_cell(settings: ZygoteSettings) -> str:
-    """Path of a cell for a trial, relative to the zygote's root, where the cells of boxes will lie."""
+def trial_cell(settings: ZygoteSettings) -> str:
+    """Path of a throw-away cell, beside those of boxes, for `can_show_ids`."""
     scratch = os.path.relpath(os.path.dirname(settings.stage), settings.store)
     return "cells/trial" if settings.memory else f"store/{scratch}/cells/trial"
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Unpack
 
 from etude.sandbox.contract import Box, BoxBusy, BoxSpec, Capability, Feature, ImageError, RequestRefused, SandboxError
+from etude.sandbox.images.full_disk import full_disk_as_error
 from etude.sandbox.images.host_base import build_bases
 from etude.sandbox.images.image import HOST, Image
 from etude.sandbox.images.owners import remove_tree
-from etude.sandbox.images.room import full_disk_as_error
 from etude.sandbox.images.store import ImageStore, check_workdir
 from etude.sandbox.inside import content, seal, walk
 from etude.sandbox.modes.confinement import BoxFolder, Confinement

@@ -25,9 +25,9 @@ from etude.sandbox.contract import (
     SandboxLost,
 )
 from etude.sandbox.cpu_share import ShareMeter
+from etude.sandbox.images.full_disk import FULL_DISK
 from etude.sandbox.images.host_base import SYSTEM
 from etude.sandbox.images.image import Image
-from etude.sandbox.images.room import NO_ROOM
 from etude.sandbox.inside import files, trees
 from etude.sandbox.inside.wire import printable
 from etude.sandbox.modes.confinement import BoxFolder, Confinement
@@ -222,7 +222,7 @@ class FolderBox:
         except files.Refused as refusal:
             raise RequestRefused(f"box {self.id}: {refusal}") from None
         except OSError as error:
-            if error.errno in NO_ROOM:
+            if error.errno in FULL_DISK:
                 raise DiskFull(f"box {self.id}: the host's disk is full") from error
             if error.errno in files.OF_THE_PATH:
                 raise RequestRefused(f"box {self.id}: {path[:200]}: {error.strerror}") from None

@@ -68,13 +68,25 @@ class OciSandboxes:
 
     @property
     def features(self) -> frozenset[Feature]:
-        absent = {Feature.EGRESS, Feature.DISK_LIMIT}
-        return frozenset(Feature) - (absent if self.engine.root_is_apart else absent | {Feature.ROOT_USER})
+        found = {
+            Feature.FORK,
+            Feature.SNAPSHOT,
+            Feature.NO_NETWORK,
+            Feature.MEMORY_LIMIT,
+            Feature.PROCESS_LIMIT,
+            Feature.SECOND_USER,
+            Feature.PTY,
+            Feature.BACKGROUND,
+            Feature.ISOLATED,
+        }
+        if self.engine.root_is_apart:
+            found.add(Feature.ROOT_USER)
+        return frozenset(found)
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        ours = {Capability.HOST_FILES, Capability.NAMESPACES, Capability.OWN_INIT, Capability.SYSTEM_CALLS}
-        return frozenset(ours) | runtimes.capabilities_of(self.runtime)
+        ours = frozenset({Capability.HOST_FILES, Capability.NAMESPACES, Capability.OWN_INIT, Capability.SYSTEM_CALLS})
+        return ours | runtimes.capabilities_of(self.runtime)
 
     # -- images
 

@@ -17,12 +17,10 @@ from etude.sandbox.contract import (
     BoxBusy,
     BoxSpec,
     BoxStats,
-    ImageError,
     RequestRefused,
     SandboxLost,
     SandboxUnavailable,
 )
-from etude.sandbox.inside.kernel import IMAGE
 from etude.sandbox.oci.api import Engine, EngineError
 from etude.sandbox.oci.attachment import Attachment
 from etude.sandbox.oci.images import EngineImage
@@ -90,15 +88,11 @@ class OciBox(ServedBox):
         answer = await self._channel.ready
         if answer.get("ready"):
             return
-        step, error = answer.get("step", "lost"), answer.get("error", "its process ended while it was being made")
-        if step == "user":
-            raise RequestRefused(f"box {self.id}: {error}")
-        if step.startswith(IMAGE):
-            raise ImageError(f"image {self.spec.image}: {error}; a box needs a folder there: remove what the image has")
+        step, error = self._failed_step(answer)
         if step == "openat2 and pidfd_open":
             raise SandboxUnavailable(
-                f"a container cannot be made into a box here ({error}): its runtime's kernel is too old: use a gVisor "
-                "(runsc) newer than 2024, or another runtime"
+                f"a container cannot be made into a box here ({error}): its runtime's kernel lacks system calls, as "
+                "gVisor's runsc of 2022 and 2024 does: use runc, crun or Kata"
             )
         if step != "lost":
             raise SandboxUnavailable(

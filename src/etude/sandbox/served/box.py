@@ -10,8 +10,18 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from etude.sandbox.commands import shell_line
-from etude.sandbox.contract import BoxBusy, BoxSpec, BoxStats, ExecResult, Process, RequestRefused, SandboxLost
+from etude.sandbox.contract import (
+    BoxBusy,
+    BoxSpec,
+    BoxStats,
+    ExecResult,
+    ImageError,
+    Process,
+    RequestRefused,
+    SandboxLost,
+)
 from etude.sandbox.cpu_share import ShareMeter
+from etude.sandbox.inside.kernel import IMAGE
 from etude.sandbox.inside.wire import printable
 from etude.sandbox.options import Command, ExecOptions, StartOptions
 from etude.sandbox.served.channel import ANSWER_SECONDS, NO_FIELDS, NUMBER, Channel, Fields
@@ -51,6 +61,16 @@ class ServedBox:
         self.id, self.spec = id, spec
         self._channel = channel
         self._commands: list[str] = []
+
+    def _failed_step(self, answer: dict[str, Any]) -> tuple[str, str]:
+        """Return the step in which init failed to make the box, and the error. The step is "lost" if init ended without
+        an answer. Raises the error if the request or the image is at fault."""
+        step, error = answer.get("step", "lost"), answer.get("error", "its process ended while it was being made")
+        if step == "user":
+            raise RequestRefused(f"box {self.id}: {error}")
+        if step.startswith(IMAGE):
+            raise ImageError(f"image {self.spec.image}: {error}; a box needs a folder there: remove what the image has")
+        return step, error
 
     async def exec(self, command: list[str] | str, **options: Unpack[ExecOptions]) -> ExecResult:
         asked = Command(command, **options)

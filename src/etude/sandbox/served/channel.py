@@ -140,9 +140,12 @@ class Channel(asyncio.Protocol):
         if self.lost or self._transport is None:
             raise SandboxLost(f"box {self.box} has ended; it cannot be used again, make a new one")
         ticket = ticket or self.next_ticket()
+        head = wire.head({**header, "ticket": ticket}, len(payload))
+        if len(head) > wire.MAX_HEADER:
+            raise RequestRefused(f"box {self.box}: the names in a request take {len(head)} bytes: send fewer at a time")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = future
-        self._transport.write(wire.pack({**header, "ticket": ticket}, payload))
+        self._transport.write(head + payload)
         try:
             async with asyncio.timeout(patience):
                 answer, body = await future
@@ -185,7 +188,7 @@ def _has(header: wire.Header, fields: Fields) -> bool:
 
 def _require(header: wire.Header, fields: Fields) -> None:
     if not _has(header, fields):
-        raise wire.BrokenFrame(f"a header without {', '.join(fields)}: {str(header)[:80]}")
+        raise wire.BrokenFrame(f"a header without {', '.join(fields)}: it has {', '.join(list(header)[:5])[:80]}")
 
 
 def _exception_for(answer: wire.Header, box: str, header: wire.Header) -> Exception:

@@ -42,8 +42,8 @@ say({ ready: process.version });
 process.chdir(job.workdir);
 process.execArgv.length = 0; // Or every file's process would be given this script.
 
-// A global function to which altered tests report values; the grader compares them outside of the box. Values wait in a
-// file.
+// A global function to which altered tests report values, and which returns them; the grader compares them outside of
+// the box. Values wait in a file.
 const told = `${job.report}.told`;
 if (job.keeper) {
   const keeper = `
@@ -62,10 +62,11 @@ if (job.keeper) {
     globalThis[${JSON.stringify(job.keeper)}] = (key, value) => {
       const count = (counts.get(key) ?? 0) + 1;
       counts.set(key, count);
-      if (count > 1000) return;
+      if (count > 1000) return value;
       let text = "";
       try { text = plain(value); } catch {}
       fs.appendFileSync(${JSON.stringify(told)}, JSON.stringify([key, text.length < 65536 ? text : ""]) + "\\n");
+      return value;
     };`;
   process.execArgv.push("--import", `data:text/javascript,${encodeURIComponent(keeper)}`);
 }

@@ -63,21 +63,23 @@ class Rows:
 
 
 class Keeper:
-    """The builtin to which altered tests report values. The grader compares them outside of the box."""
+    """The builtin to which altered tests report values. The grader compares them outside of the box. It returns each
+    value, so that a test may go on with it."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
 
-    def __call__(self, key: str, value: object) -> None:
+    def __call__(self, key: str, value: object) -> object:
         # A loop may report more than the grader needs.
         count = self.rows.told[key] = self.rows.told.get(key, 0) + 1
         if count > MOST_TOLD:
-            return
+            return value
         try:
             text = repr(plain(value))
         except (TypeError, ValueError, RecursionError):
             text = ""
         self.rows.say(value=key, **{"is": text if len(text) < LONGEST_VALUE else ""})
+        return value
 
 
 def plain(value: Any) -> Any:

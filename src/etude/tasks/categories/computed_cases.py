@@ -19,7 +19,7 @@ from etude.tasks.categories.tested_expressions import ASKED_FIRST, assigned, fil
 from etude.tasks.categories.variants import run_variants
 from etude.tasks.verifiers.language import module_name
 from etude.tasks.verifiers.tests.chances import chance_of_all
-from etude.tasks.verifiers.tests.guessing import ways_of
+from etude.tasks.verifiers.tests.guessing import askers_of, ways_of
 from etude.tasks.verifiers.tests.known_text import KnownText
 from etude.tasks.verifiers.tests.proving import GUESS
 
@@ -96,20 +96,30 @@ def _lines(items: Iterable[str]) -> str:
 
 
 def _hard_to_guess(cases: Sequence[Case], texts: Sequence[bytes], rng: random.Random) -> list[Case] | None:
-    wrong = [case for case in cases if case.wrong != case.right]
-    same = [case for case in cases if case.wrong == case.right]
-    for _ in range(_DRAWS if wrong else 0):
-        chosen = _unlike(wrong, _WRONG, rng) + _unlike(same, _SAME, rng)
-        rng.shuffle(chosen)
-        asked = [case.asked.encode() for case in chosen]
-        answers = [case.wrong for case in chosen if case.wrong is not None]
-        known = KnownText([*texts, *asked, *(text.encode() for text in answers)])
-        whole = len(answers) == len(chosen)
-        before = [list(map(ast.literal_eval, answers))] if whole else []
-        right = [ast.literal_eval(case.right) for case in chosen]
-        if chance_of_all([ways_of(right, before, known)]) <= GUESS:
-            return chosen
+    # Either all answered by the unsolved code or none: one exception would hide how near its other answers are.
+    for alike in ([one for one in cases if one.wrong is not None], [one for one in cases if one.wrong is None]):
+        wrong = [case for case in alike if case.wrong != case.right]
+        same = [case for case in alike if case.wrong == case.right]
+        for _ in range(_DRAWS if wrong else 0):
+            chosen = _unlike(wrong, _WRONG, rng) + _unlike(same, _SAME, rng)
+            rng.shuffle(chosen)
+            if _chance(chosen, texts) <= GUESS:
+                return chosen
     return None
+
+
+def _chance(cases: Sequence[Case], texts: Sequence[bytes]) -> float:
+    """Return the probability of guessing all answers to these cases: as one list, which is how a grading prices them,
+    or each by itself, for whoever sees by the question which answers are wrong."""
+    asked = ", ".join(case.asked for case in cases).encode()
+    wrong = [case.wrong for case in cases if case.wrong is not None]
+    known = KnownText([*texts, asked, *(text.encode() for text in wrong)])
+    right = [ast.literal_eval(case.right) for case in cases]
+    unsolved = [[] if case.wrong is None else [ast.literal_eval(case.wrong)] for case in cases]
+    whole = [[one for answers in unsolved for one in answers]] if wrong else []
+    in_one = ways_of(right, whole, known, askers_of(b"[" + asked + b"]", right))
+    apart = [ways_of(one, answers, known) for one, answers in zip(right, unsolved, strict=True)]
+    return max(chance_of_all([in_one]), chance_of_all(apart))
 
 
 def _unlike(cases: Sequence[Case], most: int, rng: random.Random) -> list[Case]:
@@ -147,10 +157,12 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 
 def _varied(asked: ast.expr, rng: random.Random, *, texts: bool) -> str:
     """Return an expression with smaller numbers, in the same order of size and equal where they were, so that they mean
-    something still. With `texts`, one character of a text may be left out, doubled or moved too."""
+    something still. With `texts`, one character of a text may be left out, doubled or moved too, and a text of a single
+    character may become another text of the expression."""
     varied = copy.deepcopy(asked)
     constants = [node for node in ast.walk(varied) if isinstance(node, ast.Constant)]
     numbers = sorted({node.value for node in constants if type(node.value) is int and node.value > 1})
+    words = [node.value for node in constants if isinstance(node.value, str)]
     smaller: dict[int, int] = {}
     above = 10**12
     for place, number in reversed(list(enumerate(numbers))):
@@ -162,8 +174,8 @@ def _varied(asked: ast.expr, rng: random.Random, *, texts: bool) -> str:
             node.value = smaller.get(node.value, node.value)
         elif isinstance(node.value, str):
             node.value = _DIGITS.sub(lambda found: _smaller_digits(found[0], rng), node.value)
-            if texts and len(node.value) > 1 and rng.random() < 0.5:
-                node.value = _misspelt(node.value, rng)
+            if texts and rng.random() < 0.5:
+                node.value = _misspelt(node.value, rng) if len(node.value) > 1 else rng.choice(words)
     return ast.unparse(varied)
 
 

@@ -15,7 +15,7 @@ from etude.tasks.verifiers.tests import suite_files
 
 class DebuggingSource(CategorySource):
     name = "debugging"
-    version = 2
+    version = 3
     category = "debugging"
 
     def kins(self) -> Sequence[str]:

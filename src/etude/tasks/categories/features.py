@@ -29,7 +29,7 @@ class Feature:
 
 class FeaturesSource(CategorySource):
     name = "features"
-    version = 2
+    version = 3
     category = "features"
 
     def kins(self) -> Sequence[str]:

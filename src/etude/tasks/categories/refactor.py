@@ -24,7 +24,7 @@ _SHARED = "shared.py"
 
 class RefactorSource(CategorySource):
     name = "refactor"
-    version = 2
+    version = 3
     category = "refactor"
 
     def kins(self) -> Sequence[str]:

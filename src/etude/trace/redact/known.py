@@ -11,6 +11,7 @@ import socket
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote, quote_plus
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|DSN|DATABASE_URL", re.IGNORECASE)
@@ -25,6 +26,14 @@ _COMMON_NAMES = frozenset({"root", "user", "admin", "ubuntu", "debian", "node", 
 _COMMON_NAMES |= {"test", "agent", "data", "home", "work", "task", "main", "code", "build"}
 
 
+class Spelling(NamedTuple):
+    text: str
+    before: bool = False
+    """Whether the Base64 character before the text also holds bits of the secret, besides those of another byte."""
+    behind: bool = False
+    """Whether the Base64 character behind the text does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     kind: str
@@ -32,38 +41,42 @@ class Known:
     whole: bool = False
     """Whether to redact only whole words. True for names, which may occur inside other words; False for keys."""
 
-    def spellings(self) -> Iterator[str]:
+    def spellings(self) -> Iterator[Spelling]:
         """Yield the spellings of the secret: as it appears in plain text, JSON, URLs, HTML, hexadecimal, and within a
         text in Base64. If it has several lines, yield each line too, except short ones. For a name (`whole`), yield
         only the plain text."""
-        yield self.value
+        yield Spelling(self.value)
         if self.whole:
             return
-        yield json.dumps(self.value)[1:-1]
-        yield json.dumps(self.value, ensure_ascii=False)[1:-1]
+        data = self.value.encode("utf-8", "surrogatepass")
         quoted = quote(self.value, safe="", errors="surrogatepass")
-        yield from (
+        texts = [
+            json.dumps(self.value)[1:-1],
+            json.dumps(self.value, ensure_ascii=False)[1:-1],
             quoted,
             quote_plus(self.value, errors="surrogatepass"),
             _ESCAPED.sub(lambda found: found[0].lower(), quoted),
-        )
-        yield html.escape(self.value)
-        data = self.value.encode("utf-8", "surrogatepass")
-        yield from (data.hex(), data.hex().upper())
-        yield from _in_base64(data)
+            html.escape(self.value),
+            data.hex(),
+            data.hex().upper(),
+        ]
         lines = self.value.splitlines()
         if len(lines) > 1:
-            yield from (line.strip() for line in lines if len(line.strip()) >= 8)
+            texts += [line.strip() for line in lines if len(line.strip()) >= 8]
+        yield from map(Spelling, texts)
+        yield from _in_base64(data)
 
 
-def _in_base64(data: bytes) -> Iterator[str]:
+def _in_base64(data: bytes) -> Iterator[Spelling]:
     """Yield how `data` is spelled within a longer text in Base64, such as the password in a "user:password". Each three
-    bytes of that text become four characters, so there are three spellings in each alphabet. Characters that also
-    depend on the bytes around `data` are left out."""
+    bytes of that text become four characters, so there are three spellings in each alphabet. A character that
+    shares its bits with the byte before or behind `data` is left out of the spelling's text, which must not depend on
+    that byte."""
     for before in range(3):
-        encoded = base64.b64encode(bytes(before) + data).decode()
-        spelled = encoded[-(-before * 4 // 3) : (before + len(data)) * 4 // 3]
-        yield from (spelled, spelled.translate(_URL_ALPHABET))
+        encoded, end = base64.b64encode(bytes(before) + data).decode(), before + len(data)
+        text = encoded[-(-before * 4 // 3) : end * 4 // 3]
+        for spelled in (text, text.translate(_URL_ALPHABET)):
+            yield Spelling(spelled, before=before > 0, behind=end % 3 > 0)
 
 
 def known_here(environment: Mapping[str, str], named: Collection[str] = ()) -> list[Known]:

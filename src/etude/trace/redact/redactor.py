@@ -8,36 +8,40 @@ from __future__ import annotations
 
 import json
 import re
+import string
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from etude.trace.redact.known import Known
+from etude.trace.redact.known import Known, Spelling
 from etude.trace.redact.patterns import patterns, unlikely_elsewhere
 
-_LINE = r"(?:\\r)?\\n|\r?\n"
+_LINE_BREAK = r"(?:\\(?:r\\)?n|\r\n|\n)"
+_QUOTE = r"""(?:"|'|\\["'])"""
 _BREAKS = tuple(
     map(
         re.compile,
         (
-            r"\r?\n",
+            r"\r\n|\n",
             r"\\n",
-            r"\r?\n[ +-]",
+            r"(?:\r\n|\n)[ +-]",
             # Indentation, also in a diff, and after a backslash that continues a line.
-            rf"(?<![ \t])[ \t]*+\\?(?:{_LINE})[+-]?(?:[ \t]|\\t)*+",
+            rf"(?<![ \t])[ \t]*+\\?{_LINE_BREAK}[+-]?(?:[ \t]|\\t)*+",
             # Numbers of lines.
-            rf"(?:{_LINE})[ \t]{{0,8}}[0-9]{{1,7}}[ \t]{{0,2}}(?:[:|\t]|\\t|[ ])[ \t]{{0,2}}",
+            rf"{_LINE_BREAK}[ \t]{{0,8}}[0-9]{{1,7}}[ \t]{{0,2}}(?:[:|\t]|\\t|[ ])[ \t]{{0,2}}",
             # Pieces of a string that a program joins.
-            rf"""\\?["'][ \t+.,&]*+(?:\\?(?:{_LINE}))?[+-]?(?:[ \t+.&]|\\t)*+(?:(?<!["'])[A-Za-z])?\\?["']""",
+            rf"""{_QUOTE}[ \t+.,&]*+(?:\\?{_LINE_BREAK})?[+-]?(?:[ \t+.&]|\\t)*+(?:(?<!["'])[A-Za-z])?{_QUOTE}""",
             # Bytes in hexadecimal.
-            r"(?:\\{1,2}x|,?[ ]?0x|[ :,-])(?=[0-9A-Fa-f]{2})",
+            r"(?:\\\\?x|,(?:[ ]?0x)?|[ ](?:0x)?|0x|:|-)(?=[0-9A-Fa-f]{2})",
         ),
     )
 )
-"""Matches what may stand between the pieces of a split secret. Each is searched for alone."""
+"""Matches what may stand between the pieces of a split secret. Each is searched for alone. Most begin with one of a few
+literal characters, to which `re` skips: that is several times as fast."""
 _SHORTEST_BROKEN = 8
+_BASE64 = frozenset(f"{string.ascii_letters}{string.digits}+/-_")
 
 
 class _Found(NamedTuple):
@@ -51,7 +55,7 @@ class Redactor:
     def __init__(self, known: Iterable[Known] = ()) -> None:
         self.counts: Counter[str] = Counter()
         """Number of occurrences removed, by kind of secret."""
-        self._known: dict[str, Known] = {}
+        self._known: dict[Spelling, Known] = {}
         """The known secrets, keyed by each of their spellings."""
         self._names: dict[str, str] = {}
         self._numbers: Counter[str] = Counter()
@@ -110,14 +114,13 @@ class Redactor:
             for start, end in pattern.find(text, lowered):
                 yield _Found(start, end, pattern.name, text[start:end])
         for spelling, known in self._known.items():
-            for start in _places(text, spelling):
-                end = start + len(spelling)
+            for start, end in _places(text, spelling):
                 if not known.whole or not _inside_word(text, start, end):
                     yield _Found(start, end, known.kind, known.value)
         splittable = [
             (spelling, known)
             for spelling, known in self._known.items()
-            if not known.whole and len(spelling) >= _SHORTEST_BROKEN
+            if not known.whole and len(spelling.text) >= _SHORTEST_BROKEN
         ]
         if splittable:
             for breaks in _BREAKS:
@@ -130,7 +133,7 @@ class Redactor:
         return self._names[secret]
 
 
-def _broken(text: str, breaks: re.Pattern[str], splittable: list[tuple[str, Known]]) -> Iterator[_Found]:
+def _broken(text: str, breaks: re.Pattern[str], splittable: list[tuple[Spelling, Known]]) -> Iterator[_Found]:
     """Find secrets, each given with one of its spellings, that `breaks` split into pieces."""
     pieces, starts, at = [], [], 0
     for match in breaks.finditer(text):
@@ -148,8 +151,8 @@ def _broken(text: str, breaks: re.Pattern[str], splittable: list[tuple[str, Know
         return starts[piece] + offset - offsets[piece]
 
     for spelling, known in splittable:
-        for start in _places(joined, spelling):
-            yield _Found(place(start), place(start + len(spelling) - 1) + 1, known.kind, known.value)
+        for start, end in _places(joined, spelling):
+            yield _Found(place(start), place(end - 1) + 1, known.kind, known.value)
 
 
 def json_of(text: str) -> Any:
@@ -171,11 +174,14 @@ def _merged(found: list[_Found], text: str) -> Iterator[_Found]:
     yield last
 
 
-def _places(text: str, piece: str) -> Iterator[int]:
-    at = text.find(piece)
-    while at >= 0:
-        yield at
-        at = text.find(piece, at + len(piece))
+def _places(text: str, spelling: Spelling) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each place of a spelling, with the characters beside it that hold bits of the secret."""
+    start = text.find(spelling.text)
+    while start >= 0:
+        end = start + len(spelling.text)
+        before, behind = text[start - 1 : start] in _BASE64, text[end : end + 1] in _BASE64
+        yield start - (spelling.before and before), end + (spelling.behind and behind)
+        start = text.find(spelling.text, end)
 
 
 def _inside_word(text: str, start: int, end: int) -> bool:

@@ -8,7 +8,7 @@ libc = ctypes.CDLL(None)
 os.symlink(os.path.expanduser("~/out"), "link")
 end = time.time() + 1.5
 while time.time() < end:
-    libc.renameat2(-100, b"in", -100, b"link", 2)
+    if libc.renameat2(-100, b"in", -100, b"link", 2): raise OSError("the folder and the link cannot be swapped")
 os.path.islink("in") and libc.renameat2(-100, b"in", -100, b"link", 2)
 """
 

@@ -1,7 +1,7 @@
 """Programs that take all they get of one of the kernel's tables and hold it, or that look whether some is left.
 
-`python -c <this file> {} take <table>`: prints "HELD n" and sleeps. `... probe <table>`: prints BREACH if a process that
-holds nothing gets none, or less than it should.
+`python -c <this file> {} take <table>`: prints "HELD n" and sleeps. `... probe <table> box|host`: prints BREACH if a
+process that holds nothing gets none, or less than it should, or if a box gets what is denied to boxes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import fcntl
 import os
 import signal
 import socket
+import struct
 import sys
+import threading
 import time
 from collections.abc import Callable
 
-libc, librt = ctypes.CDLL(None, use_errno=True), ctypes.CDLL("librt.so.1", use_errno=True)
+libc = ctypes.CDLL(None, use_errno=True)
 _PIPE_SIZE, _GET_PIPE_SIZE = 1031, 1032
-_IO_SETUP = {"x86_64": 206, "aarch64": 0}[os.uname().machine]
+_SO_ATTACH_FILTER = 26
 kept: list[object] = []
 in_one_message = 200
 
@@ -78,16 +80,33 @@ def epoll() -> None:
 
 
 def message_queues() -> None:
+    # Before version 2.34, the GNU C library has them in a library of their own.
+    library = libc if hasattr(libc, "mq_open") else ctypes.CDLL("librt.so.1", use_errno=True)
     attributes = (ctypes.c_long * 8)(0, 10, 8192)
     name = f"/etude-{os.getpid()}-{len(kept)}".encode()
-    kept.append(_checked(librt.mq_open(name, 0o102, 0o600, attributes), "mq_open"))
-    librt.mq_unlink(name)
+    kept.append(_checked(library.mq_open(name, 0o102, 0o600, attributes), "mq_open"))
+    library.mq_unlink(name)
 
 
-def aio() -> None:
+def segments() -> None:
+    """System V segments of one page, which last until they are removed."""
+    kept.append(_checked(libc.shmget(0, 4096, 0o1600), "shmget"))
+
+
+def asynchronous_requests() -> None:
     context = ctypes.c_ulong()
-    _checked(libc.syscall(_IO_SETUP, 4000, ctypes.byref(context)), "io_setup")
+    io_setup = {"x86_64": 206, "aarch64": 0}[os.uname().machine]
+    _checked(libc.syscall(io_setup, 4000, ctypes.byref(context)), "io_setup")
     kept.append(context)
+
+
+def socket_filters() -> None:
+    """Filters of sockets, for whose code the kernel has one amount of memory."""
+    each = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    code = struct.pack("=HBBI", 0x20, 0, 0, 0) * 100 + struct.pack("=HBBI", 6, 0, 0, 0)
+    buffer = ctypes.create_string_buffer(code)
+    each.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", 101, ctypes.addressof(buffer)))
+    kept.append(each)
 
 
 def locks() -> None:
@@ -111,6 +130,29 @@ def locked_memory() -> None:
     kept.append(page)
 
 
+def call_filters() -> None:
+    """Compiled filters of system calls, the longest chain of them. A descriptor keeps it when its thread has ended."""
+    seccomp, no_new_privs = {"x86_64": 317, "aarch64": 277}[os.uname().machine], 38
+    listener, longest = 8, 4096
+    steps = ctypes.create_string_buffer((b"\x15" + bytes(7)) * (longest - 1) + b"\x06\0\0\0\0\0\xff\x7f")
+    program = struct.pack("@HP", longest, ctypes.addressof(steps))
+    problems: list[OSError] = []
+
+    def install() -> None:
+        try:
+            for flags in (*[0] * 6, listener):
+                kept.append(_checked(libc.syscall(seccomp, 1, flags, program), "seccomp"))
+        except OSError as error:
+            problems.append(error)
+
+    libc.prctl(no_new_privs, 1, 0, 0, 0)
+    thread = threading.Thread(target=install)
+    thread.start()
+    thread.join()
+    if problems:
+        raise problems[0]
+
+
 TABLES: dict[str, tuple[Callable[[], None], int]] = {
     "inotify": (inotify, 1000),
     "watches": (watches, 20_000),
@@ -119,12 +161,17 @@ TABLES: dict[str, tuple[Callable[[], None], int]] = {
     "timers": (timers, 100_000),
     "epoll": (epoll, 900),
     "message_queues": (message_queues, 900),
-    "aio": (aio, 100),
+    "segments": (segments, 40_000),
+    "asynchronous_requests": (asynchronous_requests, 1000),
+    "socket_filters": (socket_filters, 100),
     "locks": (locks, 3000),
     "terminals": (terminals, 900),
     "locked_memory": (locked_memory, 100),
+    "call_filters": (call_filters, 400),
 }
 """What takes one more, and how many a process takes at most."""
+DENIED = {"asynchronous_requests": errno.ENOSYS, "socket_filters": errno.EPERM, "call_filters": errno.ENOSYS}
+"""Tables of which no box gets anything, and the error that says so."""
 
 
 def take(table: str) -> None:
@@ -142,7 +189,7 @@ def take(table: str) -> None:
     time.sleep(120)
 
 
-def probe(table: str) -> None:
+def probe(table: str, where: str) -> None:
     global in_one_message
     in_one_message = 10  # A process may have 1,024 in flight by itself.
     one, _ = TABLES[table]
@@ -150,9 +197,14 @@ def probe(table: str) -> None:
         for _ in range(2):
             one()
     except OSError as error:
-        if error.errno != errno.ENOSYS:  # What no box has, none takes from others.
+        if error.errno != DENIED.get(table):
             print("BREACH", table, error)
         return
+    finally:
+        for number in kept if table == "segments" else ():
+            libc.shmctl(number, 0, None)
+    if where == "box" and table in DENIED:
+        print("BREACH a box gets", table)
     if table == "pipes":
         fresh = os.pipe()
         if (size := fcntl.fcntl(fresh[1], _GET_PIPE_SIZE)) < 1 << 16:

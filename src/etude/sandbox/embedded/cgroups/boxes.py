@@ -82,13 +82,17 @@ class BoxCgroup:
 class Cgroups:
     def __init__(self, hierarchies: list[Hierarchy]) -> None:
         self.controllers = frozenset(name for hierarchy in hierarchies for name in hierarchy.controllers)
-        self.buffers_apart = any(MEMORY in each.controllers and each.settings.socket_buffers for each in hierarchies)
-        """Socket buffers have a limit of their own besides the memory limit."""
+        self.limits_buffers = self.buffers_apart = False
+        """Socket buffers have a limit: the memory limit, or `buffers_apart`, one of their own besides it."""
         self._ours: list[tuple[Hierarchy, Path, int]] = []
         try:
             for hierarchy in hierarchies:
                 ours, lock = locked_folder(hierarchy.parent)
                 self._ours.append((hierarchy, ours, lock))
+                if MEMORY in hierarchy.controllers:
+                    apart = hierarchy.settings.socket_buffers
+                    self.buffers_apart = bool(apart) and (ours / apart).exists()
+                    self.limits_buffers = not apart or self.buffers_apart
                 if CPU in hierarchy.controllers:
                     # All boxes together have the weight of one process per core, and share it evenly: a box with many
                     # processes gets no more CPU time than a box with few, and the owner's process beside them is not

@@ -27,7 +27,8 @@ class Settings:
     files: str
     """Field of memory.stat: files in memory (tmpfs)."""
     socket_buffers: str
-    """File with a separate limit for TCP and UDP buffers; empty if they count towards the memory limit."""
+    """File with a separate limit for TCP and UDP buffers, which a kernel may lack; empty if they count towards the
+    memory limit."""
     weight: tuple[str, int, int]
     """CPU weight: (file, weight with which a cgroup gets as much CPU time as a single process, maximum)."""
     entry_file: str

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from etude.sandbox.contract import ImageError
 from etude.sandbox.images.build.instructions import Arg, Copy, Dockerfile, Stage
-from etude.sandbox.images.build.variables import Room, expand
+from etude.sandbox.images.build.variables import VariableLimits, expand
 
 PROXIES = {f"{kind}_proxy" for kind in ("http", "https", "ftp", "no", "all")}
 PROXIES |= {name.upper() for name in PROXIES}
@@ -72,7 +72,7 @@ def unused(dockerfile: Dockerfile, given: dict[str, str]) -> list[str]:
 
 def _defaults(dockerfile: Dockerfile, given: dict[str, str]) -> dict[str, str]:
     values = host_platform()
-    room = Room(values)
+    limits = VariableLimits(values)
     for instruction in dockerfile.arguments:
         assert isinstance(instruction.action, Arg)
         for name, default in instruction.action.names:
@@ -80,7 +80,7 @@ def _defaults(dockerfile: Dockerfile, given: dict[str, str]) -> dict[str, str]:
                 if name in given:
                     values[name] = given[name]
                 elif default is not None:
-                    values[name] = room.take(expand(default, values, dockerfile.escape))
+                    values[name] = limits.take(expand(default, values, dockerfile.escape))
             except ValueError as error:
                 raise ImageError(f"{dockerfile.file}:{instruction.line}: {instruction.text}: {error}") from error
     return values

@@ -7,7 +7,7 @@ import posixpath
 from dataclasses import dataclass, field, replace
 
 from etude.sandbox.images.build.instructions import Arg, Cmd, Command, Entrypoint, Env, Shell, User
-from etude.sandbox.images.build.variables import Room, expand, expand_document
+from etude.sandbox.images.build.variables import VariableLimits, expand, expand_document
 from etude.sandbox.images.host_base import PATH
 from etude.sandbox.images.image import HOST, Image, ImageConfig
 
@@ -65,12 +65,12 @@ class StageState:
 def declare(state: StageState, action: Arg, given: dict[str, str], defaults: dict[str, str]) -> StageState:
     """Apply an ARG. `given` (the caller's values) win over the ARG's own default, and that over `defaults`."""
     arguments, variables, env = dict(state.arguments), state.variables, dict(state.config.env)
-    room = Room(arguments)
+    limits = VariableLimits(arguments)
     for name, default in action.names:
         if name in given:
             arguments[name] = given[name]
         elif default is not None:
-            arguments[name] = room.take(expand(default, variables, state.escape))
+            arguments[name] = limits.take(expand(default, variables, state.escape))
         elif name in defaults:
             arguments[name] = defaults[name]
         if name in arguments and name not in env:
@@ -83,8 +83,8 @@ def apply_setting(state: StageState, action: Env | User | Shell | Entrypoint | C
         case Env(pairs):
             # Expand all values with the variables from before this instruction.
             variables, env = state.variables, dict(state.config.env)
-            room = Room(env)
-            fresh = {name: room.take(expand(value, variables, state.escape)) for name, value in pairs}
+            limits = VariableLimits(env)
+            fresh = {name: limits.take(expand(value, variables, state.escape)) for name, value in pairs}
             return state.with_config(env=tuple({**env, **fresh}.items()))
         case User(name):
             user = state.expand(name)

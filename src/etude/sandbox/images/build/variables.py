@@ -18,12 +18,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-]")
 _END = ""
 _DEEPEST = 40
 _MOST_GAINED = 1 << 17
-"""Characters that a text may gain by its variables. A box's whole environment has less room."""
+"""Characters that a text may gain by its variables. A box's whole environment may have fewer."""
 _MOST_CHARACTERS, _MOST_VARIABLES = 1 << 18, 4096
 """Of the values of a stage's variables together, and their number."""
 _TRIMMED_AT_ONCE = 16
-"""Cutting a pattern off a value takes up to one step for each pair of their characters. So many steps count like one
-character that the text gains."""
+"""Steps of cutting (value × pattern characters) that count as one gained character."""
 
 
 def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
@@ -36,8 +35,8 @@ def expand_document(text: str, variables: Mapping[str, str], escape: str = "\\")
     return _Expansion(text, variables, escape).kept_as_is(_END, ("$", escape))
 
 
-class Room:
-    """The room for a stage's variables."""
+class VariableLimits:
+    """Limits how many variables a stage has, and how many characters their values have together."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         """`variables` are those that the stage has already."""
@@ -46,7 +45,7 @@ class Room:
             self.take(value)
 
     def take(self, value: str) -> str:
-        """Return the value of one more variable. Raise ValueError if there is no room for it."""
+        """Return the value of one more variable. Raise ValueError if a limit is exceeded."""
         self._characters -= len(value)
         self._count -= 1
         if self._characters < 0:

@@ -21,6 +21,8 @@ STEP = 1 / 32
 TURNED = 1 / 8
 """Chance of each usual operation on the unsolved answer: its negation, its text, another case, order or rounding."""
 NO_WAY = 1e-12
+MOST_ITEMS = 200
+"""Number of items by which a list is priced. Further ones could only make it less likely."""
 _PIECES = re.compile(r"[^\W\d_]+|\d+|[^\w\s]|_")
 
 Ways = Mapping[str, float]
@@ -28,14 +30,16 @@ Ways = Mapping[str, float]
 
 
 def chance_of_all(values: Iterable[Ways]) -> float:
-    """Return the probability of guessing all of these values. Known ones cost nothing."""
+    """Return the probability of guessing all of these values. Known ones cost nothing. Nor does it cost anything which
+    guess serves which value: whoever guesses sees which function each assertion calls."""
     unknown = [ways for ways in values if "known" not in ways]
     alone = math.prod(max(ways.values()) for ways in unknown)
-    return max(alone, shared(unknown))
+    return max(NO_WAY, alone, shared(unknown)[0])
 
 
-def chance_of(value: object, known: KnownText) -> float:
-    """Return the probability of guessing a value without regard to the unsolved code's answer."""
+def chance_of(value: object, known: KnownText, askers: Sequence[str] = ()) -> float:
+    """Return the probability of guessing a value without regard to the unsolved code's answer. `askers` names the
+    functions that compute each item of a list, if they are known."""
     if known.knows(value):
         return 1.0
     if is_default(value):
@@ -48,12 +52,14 @@ def chance_of(value: object, known: KnownText) -> float:
         parts = [PART if known.knows_word(part) else _of_piece(part) for part in _PIECES.findall(value)]
         return max(FLOOR, min(DEFAULT, math.prod(parts)))
     if isinstance(value, list | tuple | dict | set | frozenset):
-        # One factor for the number of items, and one for each known item: it could be another. Their order is not
-        # counted, since it is often that of the input.
-        items = {repr(item): item for item in _items(value)}
-        shown = {text for text, item in items.items() if known.knows(item)}
-        rest = [{f"= {text}": chance_of(items[text], known)} for text in map(repr, _items(value)) if text not in shown]
-        return max(FLOOR, PART ** (1 + len(shown)) * chance_of_all(rest))
+        # One factor for the number of items, and one for each known item: it could be another. The order of known items
+        # is not counted, since it is often that of the input.
+        items = _items(value)[:MOST_ITEMS]
+        shown = {text for text, item in {repr(item): item for item in items}.items() if known.knows(item)}
+        rest = [place for place, item in enumerate(items) if repr(item) not in shown]
+        ways = [{f"= {items[place]!r}": chance_of(items[place], known)} for place in rest]
+        by = [askers[place] for place in rest] if isinstance(value, list | tuple) and askers else ()
+        return max(FLOOR, PART ** (1 + len(shown)) * chance_of_items(ways, by))
     return FLOOR
 
 
@@ -63,19 +69,46 @@ def is_default(value: object) -> bool:
     return value is None or isinstance(value, bool) or value in (0, 1, -1) or empty
 
 
-def shared(values: Sequence[Ways]) -> float:
-    """Return the chance if each label is guessed once, and then which value it belongs to. Labels are chosen one by
-    one, always the one that is cheapest per value."""
-    left, chance, counts = list(values), 1.0, Counter[str]()
+def shared(values: Sequence[Ways]) -> tuple[float, list[str]]:
+    """Return the chance if each label is guessed once and serves all values that have it, and the label that serves
+    each value. Labels are chosen one by one, always the one that is cheapest per value."""
+    chance, labels = 1.0, [""] * len(values)
+    left = dict(enumerate(values))
     while left and chance > NO_WAY:
-        served = Counter(label for ways in left for label in ways)
-        chances = {label: max(ways.get(label, 0.0) for ways in left) for label in served}
+        served, chances = Counter[str](), dict[str, float]()
+        for ways in left.values():
+            for label, one in ways.items():
+                served[label] += 1
+                chances[label] = max(one, chances.get(label, 0.0))
         label = max(served, key=lambda label: chances[label] ** (1 / served[label]))
-        counts[label] = served[label]
         chance *= chances[label]
-        left = [ways for ways in left if label not in ways]
-    orders = math.lgamma(counts.total() + 1) - sum(math.lgamma(count + 1) for count in counts.values())
-    return chance * math.exp(-orders)
+        for place in [place for place, ways in left.items() if label in ways]:
+            labels[place] = label
+            del left[place]
+    return chance, labels
+
+
+def chance_of_items(items: Sequence[Ways], askers: Sequence[str]) -> float:
+    """Return the probability of guessing all items of a list. Those that are as in the unsolved answer have the one
+    label "same", and which they are has to be guessed."""
+    alone = math.prod(max(ways.values()) for ways in items)
+    together, labels = shared(items)
+    is_same = ["same" if "same" in ways else "" for ways in items]
+    return max(alone * _chance_of_order(is_same, askers), together * _chance_of_order(labels, askers))
+
+
+def _chance_of_order(labels: Sequence[str], askers: Sequence[str]) -> float:
+    """Return the chance of guessing which item of a list has which label, if it is known how often each occurs.
+    `askers` names the functions that compute each item; none stand for a single function. Whoever guesses sees them, so
+    only the order among the items of one function counts."""
+    of_each: dict[str, Counter[str]] = {}
+    for label, asker in zip(labels, askers or [""] * len(labels), strict=True):
+        of_each.setdefault(asker, Counter())[label] += 1
+    orders = sum(
+        math.lgamma(counts.total() + 1) - sum(math.lgamma(count + 1) for count in counts.values())
+        for counts in of_each.values()
+    )
+    return math.exp(-orders)
 
 
 def item_ways(item: object, known: KnownText) -> Ways:

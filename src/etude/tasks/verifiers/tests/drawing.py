@@ -8,12 +8,13 @@ unless the right value is likelier than that by itself.
 
 from __future__ import annotations
 
-import math
 import random
 import secrets
+import sys
 from collections.abc import Mapping
 
 from etude.tasks.verifiers.contract import SEALED
+from etude.tasks.verifiers.tests.chances import chance_of_all
 from etude.tasks.verifiers.tests.exam import Exam, Withheld, plain_exam
 from etude.tasks.verifiers.tests.expectations import TestFunction
 from etude.tasks.verifiers.tests.ids import Ids
@@ -32,9 +33,12 @@ DETECTORS = 2
 """Least number of altered copies that a grading runs, if time allows. They catch code that passes every test."""
 
 
-def guess(counts: Mapping[AlterableTest, int]) -> float:
-    """Return the probability of telling the original of every test, given each one's number of altered copies."""
-    return math.prod(max(item.told, 1 / (count + 1)) if count else 1.0 for item, count in counts.items())
+def guess(pool: Pool, counts: Mapping[AlterableTest, int]) -> float:
+    """Return the probability of passing by guessing, given the number of altered copies of each test: of guessing the
+    withheld values, and of telling each original, be it by what it expects or blindly."""
+    altered = [(item.ways_to_tell, 1 / (count + 1)) for item, count in counts.items() if count]
+    mixed = [{**ways, f"version {place}": blindly} for place, (ways, blindly) in enumerate(altered)]
+    return max(chance_of_all([*pool.held, *more]) for more in ([ways for ways, _ in altered], mixed))
 
 
 def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[AlterableTest, int], float]:
@@ -42,17 +46,19 @@ def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[Alt
 
     A fail_to_pass test gets copies one by one, if they protect it better than withholding. The next copy is always of
     the test with the fewest or, of several such tests, of the quickest. This ends when the probability is at most
-    `aim`, or when no further copy fits in the time that `COST` allows. If there are then fewer than `DETECTORS` copies,
-    further tests get one copy each.
+    `aim`, when copies do not lower it any more, or when no further copy fits in the time that `COST` allows. If there
+    are then fewer than `DETECTORS` copies, further tests get one copy each.
     """
     counts = {item: 0 for item in pool.alterable if item.is_altered}
     spent, affordable = 0.0, pool.seconds + 1
-    while (left := pool.chance * guess(counts)) > aim:
+    # What is left with any number of copies: someone who guesses what the tests expect sees through them.
+    least = guess(pool, dict.fromkeys(counts, sys.maxsize))
+    while (left := guess(pool, counts)) > max(aim, least):
         room = COST[left > SEALED] * affordable - spent
         more = [
             item
             for item, count in counts.items()
-            if count < len(item.alterations) and item.told * (count + 1) < 1 and item.seconds <= room
+            if count < len(item.alterations) and item.chance_to_tell * (count + 1) < 1 and item.seconds <= room
         ]
         if not more:
             break

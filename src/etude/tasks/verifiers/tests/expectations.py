@@ -149,7 +149,7 @@ class _Finder:
                     given = visible_values(other, [self._scope.values], [value])
                     yield Site(self._span(literal), (value,), "", self._span(node), self._span(other), given)
                 else:
-                    yield Site(self._span(literal), (value,))
+                    yield Site(self._span(literal), (value,), compared=self._span(other))
                 return
         if equal and not _is_literal(left):
             yield Candidate(node, ((right, left), (left, right)), tuple(self._tables))

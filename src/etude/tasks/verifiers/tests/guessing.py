@@ -2,13 +2,13 @@
 
 A value may be guessed in several ways, each with a label and a chance: it is known, it is a frequent value, or it is
 near the answer of the unsolved code ("that plus 1"). One guess serves every value with its label. So a suite's chance
-is the product over the labels of the likeliest way, times the chance to guess which label belongs to which value.
+is the product over the labels of the likeliest way.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from etude.tasks.verifiers.tests.approximate import Near, exactly
 from etude.tasks.verifiers.tests.chances import Ways, chance_of, of_size
@@ -16,16 +16,41 @@ from etude.tasks.verifiers.tests.known_text import KnownText
 from etude.tasks.verifiers.tests.near_answers import near
 
 
-def ways_of(value: object, unsolved: Iterable[object], known: KnownText) -> Ways:
-    """Return the ways to guess a withheld value. `unsolved` are the answers of the unsolved code in its place."""
+def ways_of(value: object, unsolved: Iterable[object], known: KnownText, askers: Sequence[str] = ()) -> Ways:
+    """Return the ways to guess a withheld value. `unsolved` are the answers of the unsolved code in its place; `askers`
+    names the functions that compute each item of a list, if they are known."""
     plain = exactly(value)
     if known.knows(plain):
         return {"known": 1.0}
-    found = {f"= {plain!r}": _tolerant(value, known)}
+    found = {f"= {plain!r}": _tolerant(value, known, askers)}
     for answer in unsolved:
-        for label, chance in near(plain, answer, known):
+        for label, chance in near(plain, answer, known, askers):
             found[label] = max(chance, found.get(label, 0.0))
     return found
+
+
+def askers_of(compared: bytes, value: object) -> list[str]:
+    """Return the names of the functions that compute each item of an expected list, if the compared expression spells
+    out a list. If it does not, one function computes them all, and the result is empty."""
+    if not isinstance(value, list | tuple | dict):
+        return []
+    try:
+        node = ast.parse(b"(" + compared + b"\n)", mode="eval").body
+        items = getattr(node, "elts", getattr(node, "values", []))
+        if not items or len(items) == len(value):
+            return list(map(_called, items))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        if not compared.lstrip().startswith((b"[", b"{")):
+            return []
+    # A list in another language, or of several lists: each item counts as that of another function.
+    return list(map(str, range(len(value))))
+
+
+def _called(item: ast.expr | None) -> str:
+    """Return the names of the functions and keywords in an expression."""
+    calls = [node for node in ast.walk(item) if isinstance(node, ast.Call)] if item else []
+    called = [getattr(call.func, "attr", getattr(call.func, "id", "")) for call in calls]
+    return " ".join(sorted({*called, *(str(keyword.arg) for call in calls for keyword in call.keywords)}))
 
 
 def answers_of(texts: Iterable[object]) -> list[object]:
@@ -39,8 +64,8 @@ def answers_of(texts: Iterable[object]) -> list[object]:
     return found
 
 
-def _tolerant(value: object, known: KnownText) -> float:
+def _tolerant(value: object, known: KnownText, askers: Sequence[str]) -> float:
     """Return the chance of a value by itself. A number with a wide tolerance counts as a smaller one."""
     if isinstance(value, Near) and value.within:
         return max(chance_of(value.number, known), of_size(abs(value.number) / (2 * value.within)))
-    return chance_of(exactly(value), known)
+    return chance_of(exactly(value), known, askers)

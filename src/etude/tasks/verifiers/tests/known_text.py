@@ -6,9 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-LARGEST = 4 << 20
-"""Maximum number of bytes of text that are searched, in the given order. The rest is assumed to tell nothing."""
-_NUMBER = re.compile(r"\d{1,99}(?:\.\d{1,99})?(?:e[+-]?\d{1,9})?")
+LARGEST = 16 << 20
+"""Maximum number of bytes of text that are searched, in the given order. The rest is ignored, so answers in it count as
+unknown."""
+_NUMBER = re.compile(r"(?:\d[\d_]{0,99}(?:\.[\d_]{1,99})?|\.\d[\d_]{0,99})(?:e[+-]?\d{1,9})?")
+_BASED = re.compile(r"0x[\da-f][\da-f_]{0,99}|0o[0-7][0-7_]{0,99}|0b[01][01_]{0,99}")
 _DIGITS = re.compile(r"\d+")
 _WORD = re.compile(r"[^\W_]+")
 _TO_LISTS = str.maketrans("({})", "[[]]")
@@ -16,15 +18,28 @@ _LOOSE = re.compile(r"[\s'\"`]+")
 
 
 class KnownText:
-    def __init__(self, texts: Iterable[bytes]) -> None:
-        self._text = "\n".join(_decoded(texts)).casefold()
-        self._numbers = set(_numbers_in(self._text))
-        self._words = set(_WORD.findall(self._text))
-        self._loose = _loosely(self._text)
+    def __init__(self, texts: Iterable[bytes], besides: KnownText | None = None) -> None:
+        """`besides` are other texts, which count too."""
+        self._besides = besides
+        self._numbers, self._words = set[str](), set[str]()
+        whole, loose = list[bytes](), list[bytes]()
+        for text in map(str.casefold, _decoded(texts)):
+            self._numbers.update(_numbers_in(text))
+            self._words.update(found[0] for found in _WORD.finditer(text))
+            whole.append(text.encode())
+            loose.append(_loosely(text).encode())
+        # Kept as UTF-8, since a text with a single emoji takes four times as much memory as a str.
+        self._text, self._loose = b"\n".join(whole), b"\n".join(loose)
 
     def knows(self, value: object) -> bool:
         """Return whether a value appears in the texts. A list counts as known where its items appear side by side in
         any brackets, such as the arguments of a call. None, booleans and empty values are not looked for."""
+        return self._knows(value) or (self._besides is not None and self._besides.knows(value))
+
+    def knows_word(self, word: str) -> bool:
+        return word.casefold() in self._words or (self._besides is not None and self._besides.knows_word(word))
+
+    def _knows(self, value: object) -> bool:
         if value is None or isinstance(value, bool):
             return False
         if isinstance(value, int | float):
@@ -33,15 +48,13 @@ class KnownText:
             value = value.decode("latin-1")
         if isinstance(value, str):
             folded = value.casefold()
-            return bool(value) and (folded in self._text or folded.encode("unicode_escape").decode() in self._text)
+            spelt = {folded.encode("utf-8", "replace"), folded.encode("unicode_escape")}
+            return bool(value) and any(text in self._text for text in spelt)
         if isinstance(value, set | frozenset):
             value = sorted(value, key=repr)
         if isinstance(value, list | tuple | dict):
-            return bool(value) and _loosely(repr(value).casefold()) in self._loose
+            return bool(value) and _loosely(repr(value).casefold()).encode("utf-8", "replace") in self._loose
         return False
-
-    def knows_word(self, word: str) -> bool:
-        return word.casefold() in self._words
 
 
 def _decoded(texts: Iterable[bytes]) -> Iterable[str]:
@@ -53,10 +66,13 @@ def _decoded(texts: Iterable[bytes]) -> Iterable[str]:
 
 
 def _numbers_in(text: str) -> Iterable[str]:
-    """Yield every number in a text. The halves of a decimal or of a number with separators count too."""
-    for found in set(_NUMBER.findall(text.replace("_", ""))):
-        yield _number(int(found) if found.isdecimal() else float(found))
+    """Yield every number in a text, as `str` writes it without a sign. The halves of a decimal or of a number with
+    separators count too."""
+    for found in {match[0] for match in _NUMBER.finditer(text)}:
+        whole = found.replace("_", "")
+        yield _number(int(whole) if whole.isdecimal() else float(whole))
         yield from (_number(int(part)) for part in _DIGITS.findall(found))
+    yield from (_number(int(match[0].replace("_", ""), 0)) for match in _BASED.finditer(text))
 
 
 def _number(value: float) -> str:

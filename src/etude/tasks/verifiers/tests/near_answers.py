@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from etude.tasks.verifiers.tests.chances import (
     FLOOR,
+    MOST_ITEMS,
     PART,
     STEP,
     TURNED,
+    Ways,
     chance_of,
+    chance_of_items,
     digits_of,
     item_ways,
     of_size,
-    shared,
 )
 from etude.tasks.verifiers.tests.known_text import KnownText
 
@@ -29,8 +31,9 @@ _LONGEST = 500
 """Lists longer than this are not compared without regard to order."""
 
 
-def near(value: Any, answer: Any, known: KnownText) -> Iterator[tuple[str, float]]:
-    """Yield the ways to get a value from the unsolved code's answer: a label, and the chance to think of it."""
+def near(value: Any, answer: Any, known: KnownText, askers: Sequence[str] = ()) -> Iterator[tuple[str, float]]:
+    """Yield the ways to get a value from the unsolved code's answer: a label, and the chance to think of it. `askers`
+    names the functions that compute each item of a list, if they are known."""
     if isinstance(value, bool) or isinstance(answer, bool):
         if value is (not answer):
             yield "not", 0.5
@@ -39,11 +42,11 @@ def near(value: Any, answer: Any, known: KnownText) -> Iterator[tuple[str, float
     elif isinstance(value, str) and isinstance(answer, str):
         yield from _near_text(value, answer, known)
     elif type(value) is type(answer) and isinstance(value, list | tuple):
-        yield from _near_list(list(value), list(answer), known)
+        yield from _near_list(list(value), list(answer), known, askers)
     elif type(value) is type(answer) and isinstance(value, dict):
-        yield from _near_list(list(value.items()), list(answer.items()), known)
+        yield from _near_list(list(value.items()), list(answer.items()), known, askers)
         if list(value) == list(answer):
-            yield from _near_list(list(value.values()), list(answer.values()), known)
+            yield from _near_list(list(value.values()), list(answer.values()), known, askers)
     elif isinstance(value, set | frozenset) and isinstance(answer, set | frozenset):
         yield from _near_list(sorted(value, key=repr), sorted(answer, key=repr), known)
     elif _is_of_another_kind(value, answer):
@@ -90,37 +93,45 @@ def _near_text(value: str, answer: str, known: KnownText) -> Iterator[tuple[str,
     yield from _edit(value, answer, lambda new: PART if known.knows(new) else chance_of(new, known))
 
 
-def _near_list(value: list[Any], answer: list[Any], known: KnownText) -> Iterator[tuple[str, float]]:
+def _near_list(
+    value: list[Any], answer: list[Any], known: KnownText, askers: Sequence[str] = ()
+) -> Iterator[tuple[str, float]]:
     if len(value) == len(answer):
         if value != answer:
-            yield from _changed_items(value, answer, known)
+            first = next(place for place, right in enumerate(value) if right != answer[place])
+            part = slice(first if len(value) > MOST_ITEMS else 0, first + MOST_ITEMS)
+            yield from _changed_items(value[part], answer[part], known, askers[part])
         if sorted(map(repr, value)) == sorted(map(repr, answer)):
             usual = value in (answer[::-1], _sorted(answer), _sorted(answer)[::-1])
             yield "order", TURNED if usual else max(FLOOR, 1 / math.factorial(min(len(value), 7)))
     elif len(value) + len(answer) < _LONGEST and _have_the_same_items(value, answer):
         yield "doubles", TURNED
-    yield from _edit(value, answer, lambda new: math.prod(max(item_ways(item, known).values()) for item in new))
+
+    def chance_of_new(new: list[Any]) -> float:
+        return math.prod(max(item_ways(item, known).values()) for item in new[:MOST_ITEMS])
+
+    yield from _edit(value, answer, chance_of_new)
 
 
 def _have_the_same_items(one: list[Any], other: list[Any]) -> bool:
     return all(item in other for item in one) and all(item in one for item in other)
 
 
-def _changed_items(value: list[Any], answer: list[Any], known: KnownText) -> Iterator[tuple[str, float]]:
+def _changed_items(
+    value: list[Any], answer: list[Any], known: KnownText, askers: Sequence[str]
+) -> Iterator[tuple[str, float]]:
     """Yield the way to guess which items are wrong, and what each is instead."""
-    changed = [
-        {**item_ways(right, known), **dict(near(right, wrong, known))}
+    items: list[Ways] = [
+        {"same": 1.0} if right == wrong else {**item_ways(right, known), **dict(near(right, wrong, known))}
         for right, wrong in zip(value, answer, strict=True)
-        if right != wrong
     ]
+    changed = [ways for ways in items if "same" not in ways]
     if len(changed) == len(value):
         # One guess about all items, which serves other values too.
         for label in set.intersection(*map(set, changed)):
             yield label, max(ways[label] for ways in changed)
-    same = [{"same": 1.0}] * (len(value) - len(changed))
-    alone = math.prod(max(ways.values()) for ways in changed) * 2.0 ** (-len(value) if same else 0)
     labels = sorted({max(ways, key=lambda label: ways[label]) for ways in changed})
-    yield f"items {labels}", max(FLOOR, alone, shared([*changed, *same]))
+    yield f"items {labels}", max(FLOOR, chance_of_items(items, askers))
 
 
 def _sorted(items: list[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 from etude.tasks.verifiers.tests import expectations, javascript
+from etude.tasks.verifiers.tests.chances import Ways
 from etude.tasks.verifiers.tests.expectations import TestFunction
 from etude.tasks.verifiers.tests.ids import Ids
 from etude.tasks.verifiers.tests.site import Edit, Site
@@ -36,14 +37,18 @@ class AlterableTest:
     """Assertions of this function whose comparison with the expected value can be made outside the box."""
     chance: float = 1.0
     """Probability of guessing the withheld values, without those that the unchanged workspace produces already."""
-    told: float = 1.0
-    """Least probability of telling the original from its altered copies, however many there are: that of guessing the
-    expected value (or exception) in which they differ."""
+    ways_to_tell: Ways = field(default_factory=lambda: {"known": 1.0}, hash=False)
+    """The ways to tell the original from its altered copies, however many there are: those to guess the number, word or
+    exception in which they differ."""
+
+    @property
+    def chance_to_tell(self) -> float:
+        return max(self.ways_to_tell.values())
 
     @property
     def is_altered(self) -> bool:
         """Whether copies protect this test better than withholding does, so that gradings run some of it."""
-        return self.decides and bool(self.alterations) and self.told < self.chance
+        return self.decides and bool(self.alterations) and self.chance_to_tell < self.chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +62,8 @@ class Pool:
     """Names of all test functions in the suite's test files, alterable or not, by file."""
     seconds: float = 0.0
     """Seconds that all alterable test functions together take with the reference solution."""
-    chance: float = 1.0
-    """Probability of guessing the withheld values of all tests that decide and are not altered."""
+    held: tuple[Ways, ...] = ()
+    """The ways to guess each withheld value of the tests that decide and are not altered, without known values."""
 
 
 def alterable_tests(suite: Suite, file: str, sources: Mapping[str, bytes]) -> list[AlterableTest]:

@@ -1,20 +1,21 @@
 """Computes how likely code that solves nothing passes a suite by guessing what the suite keeps out of its box.
 
 Everything that stays in the box counts as known: the rewritten suite, the workspace, the instruction, and what the
-unsolved code answers. In a test that gradings may show in several versions, the value in which they differ counts as
-unknown, and all else as known.
+unsolved code answers. In a test that gradings may show in several versions, the literal in which they differ counts as
+unknown for that test alone.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from etude.tasks.verifiers.tests.chances import Ways, chance_of_all
-from etude.tasks.verifiers.tests.guessing import answers_of, ways_of
+from etude.tasks.verifiers.tests.chances import PART, Ways, chance_of_all
+from etude.tasks.verifiers.tests.guessing import answers_of, askers_of, ways_of
 from etude.tasks.verifiers.tests.known_text import KnownText
 from etude.tasks.verifiers.tests.pool import AlterableTest, Pool
-from etude.tasks.verifiers.tests.rewriting import compose, copy_of
+from etude.tasks.verifiers.tests.rewriting import compose, copy_of, rewritten_literal
 from etude.tasks.verifiers.tests.site import Edit, Site
 from etude.tasks.verifiers.tests.suite import Suite
 from etude.tasks.verifiers.tests.visible_answers import computed_values
@@ -26,8 +27,13 @@ TestPath = tuple[str, tuple[str, ...]]
 """The file of a test function, and its path in it."""
 _MOST_COMPUTED = 1 << 20
 """Number of bytes of a workspace up to which constant expressions are evaluated."""
-EXCEPTION = 0.125
-"""Chance of guessing which of a few usual exceptions is expected, if no visible text names it."""
+EXCEPTIONS = {"ValueError": 0.5, "TypeError": 0.5}
+OTHER_EXCEPTION = 0.125
+"""Chances of guessing which exception is expected, if no visible text names it."""
+_JAVASCRIPT = (".js", ".mjs", ".cjs")
+_ARITHMETIC = re.compile(rb"(?<![\w.])[1-9]\d{0,15}(?:\s{0,9}[-+*/%]\s{0,9}[1-9]\d{0,15}){1,9}(?![\w.])")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_PART = re.compile(_NUMBER.pattern + r"|[^\W\d_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,8 @@ class Unsolved:
     """What the unsolved code reports in one test."""
 
     missed: tuple[Missed, ...] = ()
-    reported: tuple[object, ...] = ()
+    answers: Mapping[Site, Sequence[object]] = field(default_factory=dict)
+    """All that it reports, by assertion."""
 
 
 def all_missed(item: AlterableTest) -> Unsolved:
@@ -43,55 +50,87 @@ def all_missed(item: AlterableTest) -> Unsolved:
 
 
 def priced(suite: Suite, pool: Pool, unsolved: Mapping[TestPath, Unsolved], shown: Mapping[str, bytes]) -> Pool:
-    """Return the pool with the probabilities of guessing what its tests expect. `shown` are the files that an agent
-    sees, besides the suite, by path."""
-    reported = [str(text).encode() for one in unsolved.values() for text in one.reported]
-    known = KnownText([*visible_texts(suite, pool), *reported, *_shown_texts(shown)])
-    found, held = [], []
+    """Return the pool with the probabilities of guessing what its tests expect. A test that decides keeps either its
+    withheld values or its alterations, whichever are harder to guess. `shown` are the files that an agent sees, besides
+    the suite, by path; those that tell most come first."""
+    reported = [str(text) for one in unsolved.values() for texts in one.answers.values() for text in texts]
+    outside = KnownText((text.encode("utf-8", "replace") for text in reported), KnownText(_shown_texts(shown)))
+    pool = _priced(suite, pool, unsolved, outside)
+    chosen = tuple(map(_protected_in_one_way, pool.alterable))
+    return pool if chosen == pool.alterable else _priced(suite, replace(pool, alterable=chosen), unsolved, outside)
+
+
+def _protected_in_one_way(item: AlterableTest) -> AlterableTest:
+    if not (item.decides and item.withheld and item.alterations):
+        return item
+    return replace(item, withheld=()) if item.is_altered else replace(item, alterations=())
+
+
+def _priced(suite: Suite, pool: Pool, unsolved: Mapping[TestPath, Unsolved], outside: KnownText) -> Pool:
+    known = KnownText(visible_texts(suite, pool), outside)
+    literals = {
+        item: _literal(item) for item in pool.alterable if item.decides and item.alterations and not item.withheld
+    }
+    known_with_literals = KnownText(literals.values(), known)
+    found, held = [], list[Ways]()
     for item in pool.alterable:
-        told = unsolved[item.file, item.function.path]
-        ways = [_ways(missed, known) for missed in told.missed]
-        found.append(replace(item, chance=chance_of_all(ways), told=_chance_to_tell(item, told, known)))
+        shown = known_with_literals
+        if item in literals:
+            shown = KnownText([text for other, text in literals.items() if other is not item], known)
+        answers = unsolved[item.file, item.function.path]
+        ways = [_ways(pool, item, missed, shown) for missed in answers.missed if missed[0] in item.withheld]
+        tell = _ways_to_tell(item, answers, shown) if item.decides and item.alterations else {"known": 1.0}
+        found.append(replace(item, chance=chance_of_all(ways), ways_to_tell=tell))
         if item.decides and not found[-1].is_altered:
-            held += ways
-    return replace(pool, alterable=tuple(found), chance=chance_of_all(held))
+            held += [way for way in ways if "known" not in way]
+    return replace(pool, alterable=tuple(found), held=tuple(held))
 
 
 def visible_texts(suite: Suite, pool: Pool) -> Iterator[bytes]:
-    """Yield the texts of the suite's files without what gradings withhold, and the values of constant expressions."""
+    """Yield the texts of the suite's files without what gradings withhold or alter, and the values of constant
+    expressions."""
     for file, data in {**suite.files, **pool.sources}.items():
         items = [item for item in pool.alterable if item.file == file]
-        text = without_withheld(file, data, items) if items else data
+        try:
+            text = without_withheld(file, data, items) if items else data
+        except ValueError:  # Not all of these tests can be rewritten at once.
+            text = data
         yield text
-        if file.endswith(".py"):
-            yield _computed(text)
+        yield _computed(file, text)
 
 
 def _shown_texts(files: Mapping[str, bytes]) -> Iterator[bytes]:
-    """Yield the texts of a workspace, small files first, and the values of the constant expressions in its code."""
+    """Yield the texts of a workspace, and the values of the constant expressions in its code."""
     left = _MOST_COMPUTED
-    for file, data in sorted(files.items(), key=lambda item: len(item[1])):
+    for file, data in files.items():
         yield data
         left -= len(data)
-        if left > 0 and file.endswith(".py"):
-            yield _computed(data)
+        if left > 0:
+            yield _computed(file, data)
 
 
-def _computed(source: bytes) -> bytes:
+def _computed(file: str, source: bytes) -> bytes:
+    if file.endswith(_JAVASCRIPT):
+        source = b"\n".join(found[0].replace(b"\n", b" ") for found in _ARITHMETIC.finditer(source))
+    elif not file.endswith(".py"):
+        return b""
     return "\n".join(map(repr, computed_values(source))).encode("utf-8", "replace")
 
 
 def without_withheld(file: str, source: bytes, items: Iterable[AlterableTest]) -> bytes:
-    """Return a test file as gradings show it: without what is withheld from any of these tests of it."""
+    """Return a test file as gradings show it: without what is withheld from any of these tests of it, and without the
+    literals that copies of the deciding ones alter. Raises ValueError if that is impossible."""
     groups, outside = {}, list[Edit]()
     for item in items:
-        # Any test with alterations may be drawn in several versions, and then shows its values.
-        if not item.alterations:
-            rewrite = ReportingRewrite(source, item.function, dict(_keys(item.withheld)), "_told")
-            edits = rewrite.edits_inside
-            outside += rewrite.edits_outside
-        else:
-            edits = [(item.alterations[0][0], b"None")] if item.decides else []
+        # A test that only guards may be drawn in several versions, and then shows its values.
+        withheld = item.withheld if item.decides or not item.alterations else ()
+        rewrite = ReportingRewrite(source, item.function, dict(_keys(withheld)), "_reported")
+        edits = rewrite.edits_inside
+        outside += rewrite.edits_outside
+        if item.decides and item.alterations:
+            start, end = item.alterations[0][0]
+            inside = any(first <= start and end <= last for (first, last), _ in edits)
+            edits += [] if inside else [((start, end), b" None ")]
         groups[item.function] = [copy_of(source, item.function, item.function.path[-1], edits)]
     return compose(file, source, groups, outside)
 
@@ -101,17 +140,42 @@ def _keys(sites: Sequence[Site]) -> Iterator[tuple[str, Site]]:
     return (("k" * (place + 1), site) for place, site in enumerate(sites))
 
 
-def _ways(missed: Missed, known: KnownText) -> Ways:
+def _ways(pool: Pool, item: AlterableTest, missed: Missed, known: KnownText) -> Ways:
     site, value, texts = missed
-    return {"known": 1.0} if repr(value) in site.given else ways_of(value, answers_of(texts), known)
+    if repr(value) in site.given:
+        return {"known": 1.0}
+    compared = pool.sources[item.file][slice(*site.compared)]
+    return ways_of(value, answers_of(texts), known, askers_of(compared, value))
 
 
-def _chance_to_tell(item: AlterableTest, unsolved: Unsolved, known: KnownText) -> float:
-    """Return the probability of guessing the value (or exception) in which a test's versions differ."""
-    if not item.alterations:
-        return 1.0
+def _literal(item: AlterableTest) -> bytes:
+    return rewritten_literal(item.function, item.alterations[0][0])[1]
+
+
+def _ways_to_tell(item: AlterableTest, unsolved: Unsolved, known: KnownText) -> Ways:
+    """Return the ways to tell a test from its altered copies: those to guess the exception, number or word in which
+    they differ. Whoever guesses sees the rest of the literal."""
     site = next(site for site in item.function.sites if site.literal == item.alterations[0][0])
     if site.exception:
-        return 1.0 if known.knows_word(site.exception) else EXCEPTION
-    answers = [text for one, _, texts in unsolved.missed if one is site for text in texts]
-    return chance_of_all([ways_of(site.value, answers_of(answers), known)])
+        name = site.exception
+        return {"known": 1.0} if known.knows_word(name) else {f"raises {name}": EXCEPTIONS.get(name, OTHER_EXCEPTION)}
+    part = _different(_literal(item).decode(), item.alterations[0][1].decode())
+    if part.title() in ("True", "False"):
+        value: object = part.title() == "True"
+    elif known.knows_word(part):
+        return {"known": 1.0}
+    elif part[:1].isdecimal():
+        value = float(part) if "." in part else int(part)
+    else:
+        return {"a word": PART}  # Who recognises one word among misspelt ones recognises all.
+    answers = [str(text) for text in unsolved.answers.get(site, ())]
+    numbers = {number for text in answers for number in _NUMBER.findall(text)}
+    return ways_of(value, answers_of([*answers, *sorted(numbers)]), known)
+
+
+def _different(text: str, other: str) -> str:
+    """Return the number or word of `text` in which it differs from `other`."""
+    pairs = list(zip(text, other, strict=False))
+    start = next((place for place, (one, two) in enumerate(pairs) if one != two), len(pairs))
+    parts = (found[0] for found in _PART.finditer(text) if found.end() > start)
+    return next(parts, text)

@@ -29,13 +29,13 @@ def dump_proof(pool: Pool, guess: float) -> bytes:
             "path": item.function.path,
             "seconds": item.seconds,
             "chance": item.chance,
-            "told": item.told,
+            "ways_to_tell": item.ways_to_tell,
             "alterations": [[*span, text.decode("utf-8", "surrogateescape")] for span, text in item.alterations],
             "withheld": [item.function.sites.index(site) for site in item.withheld],
         }
         for item in pool.alterable
     ]
-    kept = {"guess": guess, "seconds": pool.seconds, "chance": pool.chance, "questions": rows}
+    kept = {"guess": guess, "seconds": pool.seconds, "held": pool.held, "questions": rows}
     payload = json.dumps({**kept, "sources": _digest(pool.sources)}).encode()
     return hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload
 
@@ -52,7 +52,7 @@ def load_proof(data: bytes, suite: Suite, sources: Mapping[str, bytes]) -> Pool 
     every = {(one.file, one.function.path): one for file in sources for one in alterable_tests(suite, file, sources)}
     names = {file: tuple(f.path[-1] for f in test_functions(file, source)) for file, source in sources.items()}
     alterable = tuple(_with_stored_choices(row, every[row["file"], tuple(row["path"])]) for row in kept["questions"])
-    return Pool(sources, alterable, names, kept["seconds"], kept["chance"])
+    return Pool(sources, alterable, names, kept["seconds"], tuple(kept["held"]))
 
 
 def guess_of(data: bytes) -> float:
@@ -90,7 +90,7 @@ def _with_stored_choices(row: Mapping[str, Any], item: AlterableTest) -> Alterab
         item,
         seconds=row["seconds"],
         chance=row["chance"],
-        told=row["told"],
+        ways_to_tell=row["ways_to_tell"],
         alterations=tuple(
             ((start, end), text.encode("utf-8", "surrogateescape")) for start, end, text in row["alterations"]
         ),

@@ -22,7 +22,7 @@ from etude.tasks.verifiers.tests.judging import FAILURES, holds, missed
 from etude.tasks.verifiers.tests.naming import Names
 from etude.tasks.verifiers.tests.pool import AlterableTest, Pool, alterable_tests, test_functions
 from etude.tasks.verifiers.tests.pricing import Missed, TestPath, Unsolved, all_missed, priced
-from etude.tasks.verifiers.tests.rewriting import compose, copy_of, source_text
+from etude.tasks.verifiers.tests.rewriting import compose, copy_of, reporting_edit, source_text
 from etude.tasks.verifiers.tests.run_output import Rows, RunOutput, read_rows
 from etude.tasks.verifiers.tests.site import Edit, Site
 from etude.tasks.verifiers.tests.suite import Suite
@@ -43,7 +43,7 @@ async def prove(
     suite: Suite, sources: Mapping[str, bytes], run: Run, rng: random.Random, shown: Mapping[str, bytes]
 ) -> Pool:
     """Return the pool that trial runs show to be usable. `sources` are the test files as a grading places them, `shown`
-    what else an agent sees, by path: the workspace and the instruction."""
+    what else an agent sees, by path and what tells most first: the instruction and the workspace."""
     # This runs in the event loop's thread, although parsing a large suite takes seconds: Python 3.11 parses in one
     # thread at a time, or raises SystemError.
     names = {file: tuple(f.path[-1] for f in test_functions(file, source)) for file, source in sources.items()}
@@ -82,6 +82,8 @@ class _Tried:
     """By the task's own ids: the ids in the box of `rewrite`'s tests. Empty if the trial does not run it."""
     original: tuple[str, ...]
     """Ids in the box of the unaltered version, which runs under a new name beside the copies; empty without copies."""
+    compared: Mapping[str, Site]
+    """The assertions of that version, by the key under which each reports what it compares."""
     altered: Mapping[str, Edit]
     """The edit of each altered copy, by the copy's name."""
 
@@ -155,14 +157,18 @@ class _Trial:
             name, copies = names.draw(), []
             if reported:
                 copies.append(copy_of(source, function, function.path[-1], rewrite.edits_inside))
+            compared = {
+                f"{self._rng.getrandbits(64):x}": site for site in function.sites if edits and any(site.compared)
+            }
             if edits:
-                copies.append(copy_of(source, function, name))
+                reports = [reporting_edit(source, site, _KEEPER, key) for key, site in compared.items()]
+                copies.append(copy_of(source, function, name, reports))
                 copies += [copy_of(source, function, other, [edit]) for other, edit in edits.items()]
             if copies:
                 groups[function] = copies
                 original = tuple(self._ids.renamed(test, name) for test in unproven.tests) if edits else ()
                 ids = {test: rewrite.id_in_box(self._ids, test) for test in unproven.tests} if reported else {}
-                tried.append(_Tried(unproven, rewrite, ids, original, edits))
+                tried.append(_Tried(unproven, rewrite, ids, original, compared, edits))
         return groups, tried
 
     def _alteration_count(self, unproven: AlterableTest, reported: list[Site]) -> int:
@@ -190,7 +196,7 @@ class _Trial:
                 withheld=kept,
             )
             found.append(one)
-            answers[one.file, one.function.path] = Unsolved(missing, _reported(tried, unsolved))
+            answers[one.file, one.function.path] = Unsolved(missing, _answers(tried, unsolved))
             versions = [*tried.ids_in_box.values(), *tried.original]
             if not missing and len(kept) == len(tried.rewrite.sites) and _passed(versions, unsolved):
                 answered.update(one.tests)
@@ -238,9 +244,13 @@ class _Trial:
         return tuple(most)
 
 
-def _reported(tried: _Tried, rows: Rows) -> tuple[object, ...]:
-    tests, keys = tried.ids_in_box.values(), tried.rewrite.sites
-    return tuple(text for test in tests for key in keys for text in rows.reported(test, key))
+def _answers(tried: _Tried, rows: Rows) -> dict[Site, list[object]]:
+    """Return what a run reports at each assertion."""
+    found: dict[Site, list[object]] = {}
+    for tests, sites in ((tried.ids_in_box.values(), tried.rewrite.sites), (tried.original, tried.compared)):
+        for key, site in sites.items():
+            found.setdefault(site, []).extend(text for test in tests for text in rows.reported(test, key))
+    return found
 
 
 def _passed(tests: Iterable[str], rows: Rows) -> bool:

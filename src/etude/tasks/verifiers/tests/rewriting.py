@@ -35,6 +35,12 @@ def report_edit(source: bytes, site: Site, keeper: str, key: str) -> Edit:
     return site.statement, f'{keeper}("{key}", ('.encode() + source[start:end] + b"))"
 
 
+def reporting_edit(source: bytes, site: Site, keeper: str, key: str) -> Edit:
+    """Make an assertion report the value that it compares, and compare it as before."""
+    start, end = site.compared
+    return site.compared, f' {keeper}("{key}", ('.encode() + source[start:end] + b")) "
+
+
 def compose(
     file: str, source: bytes, groups: Mapping[TestFunction, list[bytes]], edits_outside: Iterable[Edit] = ()
 ) -> bytes:

@@ -21,7 +21,7 @@ class Site:
     statement: ByteSpan | None = None
     """The whole statement of an equality assertion, whose comparison can be made outside the box."""
     compared: ByteSpan = (0, 0)
-    """Position of the expression that an equality assertion compares with the expected value."""
+    """Position of the expression that the assertion compares with the expected value."""
     given: frozenset[str] = frozenset()
     """Reprs of values that the compared expression contains too, so that code can return them unsolved."""
     json: bool = False

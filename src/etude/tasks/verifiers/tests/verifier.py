@@ -119,8 +119,8 @@ class TestsVerifier:
             return await self._prove(context, bare, whole, solution)
         asked = context.task, context.pristine, self._proof_inputs(reference, context.user)
         kept = await context.proofs.find(*asked)
-        for sources in (bare, whole) if kept is not None else ():
-            if (pool := load_proof(kept, self.suite, sources)) is not None:
+        for sources in (bare, whole):
+            if kept is not None and (pool := load_proof(kept, self.suite, sources)) is not None:
                 return pool
         pool = await self._prove(context, bare, whole, solution)
         await context.proofs.keep(*asked, dump_proof(pool, chance_left(pool)))
@@ -152,7 +152,10 @@ class TestsVerifier:
             # A test may need its remarks, for example if it reads its own source.
             if judge_run(exam, await run(exam, True)).judgement is not Judgement.PASS:
                 suite, bare = self.suite, whole
-        shown = {**context.pristine.files, "": context.task.instruction.encode("utf-8", "replace")}
+        # In the order in which they count as known: the instruction, what the reference changes, and small files first.
+        workspace = context.pristine.files
+        order = sorted(workspace, key=lambda path: (path not in solution.files, len(workspace[path])))
+        shown = {"": context.task.instruction.encode("utf-8", "replace"), **{path: workspace[path] for path in order}}
         return await prove(suite, bare, run, random.Random(secrets.randbits(64)), shown)
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from etude.sandbox.contract import DiskFull
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 """The errnos of a full disk and of an exhausted quota."""
 
 
-def no_room(root: Path) -> DiskFull:
+def disk_full(root: Path) -> DiskFull:
     return DiskFull(f"no room in {root}; `etude sandbox images collect` frees what is not used")
 
 
@@ -23,6 +23,6 @@ def full_disk_as_error(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in FULL_DISK:
             raise
-        raise no_room(root) from error
+        raise disk_full(root) from error
