@@ -108,7 +108,7 @@ def test_what_needs_more_or_is_large_is_not_computed(text: str) -> None:
     began = time.process_time()
     with pytest.raises(NotConstant):
         value(text)
-    assert time.process_time() - began < 0.2
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_what_is_computed_grows_no_faster_than_the_file(line: str) -> None:
     began = time.process_time()
     size = sum(len(repr(found)) for found in computed_values(b"40 + 3\n" + source))
     assert size < 100 * len(source)
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 3
 
 
 def test_a_deep_expression_hides_no_other() -> None:
