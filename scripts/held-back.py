@@ -77,7 +77,7 @@ def main(places: list[str]) -> None:
         for source in sources(place):
             try:
                 counts[0] += assertions(ast.parse(source))
-            except SyntaxError:
+            except (SyntaxError, ValueError):  # Such as a null byte.
                 continue
             functions = expectations.test_functions(source)
             known = text_in_box(source, functions)
