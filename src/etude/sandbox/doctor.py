@@ -210,7 +210,7 @@ def _kernel_tables(host: HostFacts, facts: Facts) -> Finding:
         return Finding(name, True, "own ids", "no box takes pipes, descriptors in flight or file watches from others")
     text = (
         "boxes share ids: one can shrink the pipes of the others, and use up the descriptors that may be under way in "
-        "sockets; three can take all file watches"
+        "sockets; two or three can take all file watches"
     )
     return Finding(name, False, "shared", text, knobs.for_own_ids(host.ids, facts))
 

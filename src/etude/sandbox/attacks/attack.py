@@ -125,8 +125,6 @@ Act = Callable[[Scene], Awaitable[None]]
 @dataclass(frozen=True, slots=True)
 class Attack:
     name: str
-    tries: str
-    """What it tries, in one line."""
     of: AttackClass
     needs: tuple[Need, ...]
     act: Act
@@ -139,6 +137,6 @@ def attack(of: AttackClass, *needs: Need, race: bool = False) -> Callable[[Act],
 
     def make(act: Act) -> Attack:
         name = getattr(act, "__name__", "").replace("_", "-")
-        return Attack(name, (act.__doc__ or "").partition("\n")[0], of, (*of.needs, *needs), act, race)
+        return Attack(name, of, (*of.needs, *needs), act, race)
 
     return make

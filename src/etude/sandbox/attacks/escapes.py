@@ -43,7 +43,7 @@ def _inside(name: str) -> Attack:
     async def act(scene: Scene) -> None:
         await scene.run_as_all(await scene.box(), name)
 
-    act.__name__, act.__doc__ = name, f"{name.replace('_', ' ')}, as every user of the box"
+    act.__name__ = name
     return attack(of, *needs)(act)
 
 

@@ -31,6 +31,8 @@ the kernel counts there."""
 
 
 def _of_table(table: str) -> Attack:
+    """Return an attack that takes all that it can of a table of the kernel; then another box and the host want some."""
+
     async def act(scene: Scene) -> None:
         first, second = [await scene.box(_ROOMY) for _ in range(2)]
         if "BREACH" in (said := await _probe_here(table, scene.folder)):
@@ -48,7 +50,6 @@ def _of_table(table: str) -> Attack:
         await scene.lives(first)
 
     act.__name__ = f"all_{table}"
-    act.__doc__ = f"Take all {table.replace('_', ' ')}; then another box and the host want some"
     return attack(classes.TABLES, *_NEEDS.get(table, (Capability.KERNEL_TABLES,)), Feature.BACKGROUND)(act)
 
 
@@ -80,6 +81,8 @@ cgroups of version 1, TCP and UDP have less: a quarter of that."""
 
 
 def _of_buffers(kind: str) -> Attack:
+    """Return an attack by which a box of 64 MiB keeps more than all that it may have, in the kernel's buffers."""
+
     async def act(scene: Scene) -> None:
         box = await scene.box(Limits(memory_mb=64, processes=20, cpu_seconds=30, file_mb=4, disk_mb=16))
         done = await box.exec(program("buffers", kind, str(_ALL_OF_64)), timeout=PATIENCE)
@@ -89,8 +92,7 @@ def _of_buffers(kind: str) -> Attack:
         scene.count("BREACH" not in said, f"a box of 64 MiB: {said.strip()}")
         await scene.lives(box)
 
-    name = kind.replace("_", " ")
-    act.__name__, act.__doc__ = f"{kind}_buffers", f"Keep {_ALL_OF_64} MiB in {name}, in a box of 64 MiB"
+    act.__name__ = f"{kind}_buffers"
     return attack(classes.BUFFERS)(act)
 
 
