@@ -58,7 +58,7 @@ class Evidence:
 class Verdict:
     judgement: Judgement
     reason: str
-    """One line for people to read."""
+    """Reason of the judgement: one line for people to read."""
     evidence: Evidence = field(default_factory=Evidence)
 
     @property
