@@ -17,7 +17,8 @@ from .verifiers import projects
 
 DIFF = "--- /dev/null\n+++ b/said.txt\n@@ -0,0 +1 @@\n+breaks it\n"
 FAIL = Verdict(Judgement.FAIL, "judged")
-ERROR = Verdict(Judgement.ERROR, "the clock", Evidence(timed_out=True))
+STARVED = Verdict(Judgement.ERROR, "the clock", Evidence(timed_out=True, starved=True))
+STUCK = Verdict(Judgement.ERROR, "the tests do not start", Evidence(timed_out=True))
 
 
 class Breaks:
@@ -99,10 +100,14 @@ async def test_a_bug_of_ours_is_raised(sandboxes: Sandboxes, task: Task) -> None
         await graded(sandboxes, task, Breaks(raises(BUG), raises(BUG)))
 
 
-async def test_an_expired_clock_was_judged_already(sandboxes: Sandboxes, task: Task) -> None:
-    verifier = Breaks(lambda turn: ERROR, judges)
-    assert await graded(sandboxes, task, verifier) == ERROR
+async def test_a_host_without_time_is_to_blame(sandboxes: Sandboxes, task: Task) -> None:
+    verifier = Breaks(lambda turn: STARVED, judges)
+    assert await graded(sandboxes, task, verifier) == STARVED
     assert verifier.asked == {"change": 1, "reference": 0}
+
+
+async def test_a_clock_that_expires_on_a_host_with_time_is_not(sandboxes: Sandboxes, task: Task) -> None:
+    assert (await graded(sandboxes, task, Breaks(lambda turn: STUCK, judges))).judgement is Judgement.FAIL
 
 
 async def test_a_verdict_can_be_stored_whatever_its_texts_hold(sandboxes: Sandboxes, task: Task) -> None:

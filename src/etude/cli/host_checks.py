@@ -72,7 +72,8 @@ def _require_known(option: str, names: list[str], known: Iterable[str]) -> None:
 
 
 def _backends() -> dict[str, Callable[[Path], Sandboxes]]:
-    """Return how to open the backend of each mode that this host has, by name."""
+    """Return, for each mode that this host has, a function that opens its sandbox backend in a folder. The key is the
+    mode's name."""
     from functools import partial
 
     from etude.sandbox import EmbeddedSandboxes, OciSandboxes, SandboxUnavailable

@@ -46,6 +46,7 @@ def print_diff(console: Console, diff: str) -> None:
 
 
 def _called(event: ToolEvent) -> str:
-    """Return the call as one string that begins with the tool's name, as arguments in the compact format already do."""
+    """Return a tool call as one string that begins with the tool's name. Arguments in the compact format already begin
+    with it, and are returned unchanged."""
     first, *_ = event.arguments.split(maxsplit=1) or [""]
     return event.arguments if first == event.name else f"{event.name} {event.arguments}"

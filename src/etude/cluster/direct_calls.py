@@ -124,7 +124,7 @@ class CallerConnection(_Frames):
         self.send(self._calls, body)
 
     def drop(self) -> None:
-        """Close the connection, from whatever thread the garbage collector runs in."""
+        """Close the connection. May be called from any thread, since the garbage collector does so."""
         with suppress(RuntimeError):  # the loop is closed, and the connection with it
             self.loop.call_soon_threadsafe(self.close)
 

@@ -60,8 +60,9 @@ class Batch(Row):
 
 
 def plan_rows(lengths: NDArray[np.int64], order: NDArray[np.int64], length: int, *, overlap: int = 0) -> RowPlan:
-    """Assign documents, in the given order, to rows: each piece goes to the fullest open row it fits into (best fit).
-    At most _OPEN_ROWS rows are open. A pure function of its arguments."""
+    """Assign documents, in the given order, to rows. A document is cut into pieces of at most `length` pairs (see the
+    module). Each piece goes to the fullest open row it fits into (best fit). At most _OPEN_ROWS rows are open. A pure
+    function of its arguments."""
     rows: list[list[Piece]] = []
     room: list[tuple[int, int]] = []  # (free pairs, row), sorted: the smallest room that fits is found by bisection
     for document in order.tolist():

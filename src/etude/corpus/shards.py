@@ -65,8 +65,8 @@ class Shards:
         return self._matching(self._source_of, self._sources, source)
 
     def reaching(self, position: int) -> NDArray[np.int64]:
-        """Return the indices of the documents with a target at this position (from 0): more than position + 1
-        tokens."""
+        """Return the indices of the documents that have a next token to predict at this position, counted from 0. They
+        have more than position + 1 tokens."""
         return np.flatnonzero(self.lengths > position + 1)
 
     @staticmethod

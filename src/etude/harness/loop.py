@@ -35,7 +35,8 @@ class Observer:
     async def answered(
         self, turn: Turn, tools: Sequence[ToolEvent], told: Sequence[Message], usage: TraceUsage
     ) -> None:
-        """Called at the end of each turn, after its calls have results and the harness has appended its nudges.
+        """Called at the end of each turn, after its calls have results and the harness has appended its nudges
+        (messages to the model).
 
         `tools` are the turn's tool events, interrupted calls included; if a call ended the run, its event is the last.
         `told` are the nudges. `usage` covers the run so far.
@@ -273,8 +274,9 @@ class _Run:
         await self.answered(turn, events)
 
     async def answered(self, turn: Turn, interrupted: Sequence[ToolEvent] = (), *, over: bool = False) -> bool:
-        """Complete a turn: append nudges, unless `over` says that the run ends now, and call the observer.
-        `interrupted` are the events of calls without a result. Return whether nudges were appended."""
+        """Complete a turn: append nudges (messages of the harness to the model), unless `over` says that the run ends
+        now, and call the observer. `interrupted` are the events of calls without a result. Return whether nudges were
+        appended."""
         tools, self.told = [*self.outcome.tools[self.told :], *interrupted], len(self.outcome.tools)
         told = [] if over else [self.tell(text) for text in self.nudges.after(turn, tools)]
         self.open = None

@@ -237,8 +237,8 @@ class ChatSession:
             self._record.signal("edits_rejected", files=list(_known((await self._open()).changed())))
 
     def agree_to_training(self) -> None:
-        """Record in a resumed session that the user has consented to training on all sessions, unless this session has
-        a consent already or the user has answered for it."""
+        """Record in a resumed session, too, the consent of a user who has agreed to training on all sessions. Nothing
+        is recorded if the session has a consent already, or if the user has answered the question for it."""
         saved = self._saved
         if self._record is not None and saved is not None and not saved.consent and saved.training_answer is None:
             self._record.signal("consent", given=True)

@@ -37,9 +37,10 @@ def task_functions(task: Task) -> dict[Fingerprint, str]:
 
 
 def forbidden_by(task: Task) -> dict[str, str]:
-    """Map the hashes of functions that training data may not contain because of this held-out task to the function's
-    name and file: instance hashes if training uses the task's family (see `Task.cell`), else shape hashes. Both may go
-    into one set, since they are equal only for a function without number literals, where both forbid the same."""
+    """Return the hashes of this held-out task's functions, which training data may not contain, each with the
+    function's name and file. If training uses the task's family (see `Task.cell`), these are instance hashes (with
+    number literals), else shape hashes (without). A set may mix both sorts: the two hashes of a function are equal only
+    if it has no number literals, and then both forbid the same."""
     family_seen = task.cell is not None and task.cell.family_seen
     found = task_functions(task)
     return {one.instance if family_seen else one.shape: where for one, where in found.items()}

@@ -141,9 +141,9 @@ class _Rounds:
         return made.kept
 
     def _fresh_tasks(self, number: int, folder: Path) -> list[Task]:
-        """Generate the tasks on which this round makes demonstrations, with numbers in the source's endless sequence
-        that neither the train tasks nor earlier rounds used. They are not gated: a demonstration that passes grading
-        proves that a task can be solved."""
+        """Generate the tasks on which this round makes demonstrations. Their numbers in the source's endless sequence
+        are used neither by the train tasks nor by earlier rounds. The gate, which checks that tasks can be solved, is
+        skipped: a demonstration that passes grading proves this."""
         recipe = self._context.recipe
         count = recipe.continued.demonstrations * _TASKS_PER_DEMONSTRATION
         source, first = open_source(recipe.tasks.source), recipe.tasks.train + number * count

@@ -30,10 +30,11 @@ _ROLLOUT_GRADINGS, _TRIED_GRADINGS = 0.7, 1.0
 """Average number of gradings per rollout: in RL, where rollouts that made equal changes share a grading; and in an
 evaluation, where each has its own."""
 _GATE_GRADINGS = 3.3
-"""Gradings per gated task besides the tasks.gate_runs of its reference solution: an empty change, leaks, and the
-slowdown from keeping all cores busy."""
+"""Cost of the gate per task, in gradings, besides the tasks.gate_runs gradings of the reference solution. It covers the
+grading of an empty change, the search for leaks, and the slowdown from keeping all cores busy."""
 _SHOWN_GRADINGS, _EPISODE_GRADINGS = 2.2, 0.2
-"""Gradings per task with demonstrations (these share the results of commands), and gradings per demonstration."""
+"""Cost of demonstrations in gradings: of each task that gets any, and besides, of each single demonstration. The
+demonstrations of one task share the results of commands."""
 _CORPUS_DOCUMENTS = 1.7
 """Cost of one generated document in the corpus stage, in units of generating it: it is also compared and tokenised."""
 _CODE_DOCUMENTS = 1.8e-3

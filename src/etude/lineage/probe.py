@@ -27,12 +27,12 @@ from etude.training.compute import Compute
 
 _STEPS = 3
 _AT_ONCE = 4
-"""Number of gradings that run concurrently while they are timed, as many as when a run gates tasks."""
+"""Number of gradings that run concurrently while they are timed. A run that gates its tasks grades as many at once."""
 _GRADINGS = 8
 """Number of timed gradings per task."""
 _DOCUMENTS = 200
 _USUAL_GRADING = 0.019
-"""Seconds per grading if no sandbox can run here; measured on two cores."""
+"""Seconds per grading to assume if no sandbox can run here; measured on a machine with two cores."""
 
 
 @dataclass(frozen=True, slots=True)

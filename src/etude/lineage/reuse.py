@@ -43,9 +43,9 @@ class Donor:
     """The run's recipe; None if this version of Étude cannot read it."""
 
     def says_of_compute(self, ours: Recipe) -> Recipe:
-        """Return our recipe, with the donor's compute section in place of ours if both mean the same, so that digests
-        can be compared: the donor's may leave the dtype to a probe, while ours names the dtype that this probe
-        chose."""
+        """Return our recipe in the form whose digest can be compared with that of the donor's recipe. The donor's
+        compute section may leave the dtype to a probe, while ours names the dtype that this probe chose. If they differ
+        only in this, the donor's section replaces ours."""
         dtype = self.state.compute.get("dtype_name")
         if self.recipe is None or dtype is None:
             return ours
@@ -75,8 +75,8 @@ class Reuse:
         self._donors = donors
 
     def adopt_compute(self, context: RunContext) -> None:
-        """If this run has no compute settings yet, adopt those of the first donor that asked for the same. A probe of
-        this run's own might choose another dtype, and then no trained stage could be taken."""
+        """If this run has no compute settings yet, adopt those of the first donor whose recipe has the same compute
+        section. A new probe might choose another dtype, and then no trained stage of a donor could be taken."""
         if context.state.compute:
             return
         for donor in self._donors:
@@ -87,8 +87,8 @@ class Reuse:
                 return
 
     def take(self, context: RunContext, stage: Stage) -> StageRecord | None:
-        """Put a donor's files of the stage in place and return its record. If no donor fits, show why and return
-        None."""
+        """Put the files that a fitting donor has of the stage into this run's folder, and return the stage's record. If
+        no donor fits, show why the closest does not, and return None."""
         if not self._donors:
             return None
         closest = (0, "no run there has done it")
@@ -151,7 +151,8 @@ def _recipe_of(paths: RunPaths) -> Recipe | None:
 
 def _place(root: Path, stage: Stage, donor: Donor) -> tuple[int, str] | None:
     """Link the donor's files of the stage into `root`, and return None. If they no longer have their recorded digest,
-    leave `root` unchanged and return how close the donor is and why it does not fit."""
+    leave `root` unchanged. Then return how close the donor comes to fitting (a higher number is closer), and why it
+    does not fit."""
     aside = root / _ASIDE
     shutil.rmtree(aside, ignore_errors=True)
     source = donor.paths.root

@@ -83,7 +83,8 @@ class Finished:
 
 
 def finished_stage(run: Path, asked: str | None = None, stages: Sequence[str] = MODELS) -> Finished:
-    """Return the stage `asked` for, or else the first of `stages` that has a finished model."""
+    """Return the finished stage that has the name `asked`. If that is None, return the first of `stages` that has a
+    finished model."""
     paths = RunPaths(run)
     if not paths.recipe.is_file():
         raise LineageError(f"{run} is not a run folder: it has no recipe.toml; train one with `etude run`")

@@ -67,7 +67,7 @@ def summarise(paths: RunPaths) -> dict[str, Any]:
 
 
 def one_edit(evaluation: str) -> str:
-    """Name the variant of an evaluation that allows at most one edit per rollout."""
+    """Return the name of the variant of an evaluation that allows at most one edit per rollout."""
     return f"{evaluation}-one-edit"
 
 
@@ -107,7 +107,8 @@ def _rl(result: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _ends(rows: list[dict[str, Any]], key: str) -> dict[str, float | None]:
-    """Return the means of `key` over the first and last quarter of the steps: one step's tasks may all be easy."""
+    """Return the means of `key` over the first and last quarter of the steps. Single steps would be misleading, since
+    all tasks of a step may be easy."""
     quarter = -(-len(rows) // 4)
     return {
         f"{key}_first": _mean(rows[:quarter], key) if rows else None,
@@ -135,8 +136,8 @@ def _weights(rows: list[dict[str, Any]], engine: dict[str, Any]) -> dict[str, An
 
 
 def _engine_totals(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Sum the engine's counters over its restarts: each process counts from 0, so a lower value means a new one. A step
-    has no counters if the driver died before asking for them."""
+    """Sum the engine's counters over its restarts. Each engine process counts from 0, so a lower value than in the row
+    before means a new process. The row of a step has no counters if the driver died before asking for them."""
     totals: dict[str, float] = {}
     last: dict[str, float] = {}
     for now in (row["engine"] for row in rows if "engine" in row):

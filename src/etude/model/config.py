@@ -130,7 +130,8 @@ class ModelConfig:
         return Parameters(total + self.num_nextn_predict_layers * head, active)
 
     def to_hf(self) -> dict[str, Any]:
-        """Return a config.json in the published format; with an embedding scale other than 1, of an untied network."""
+        """Return a config.json in the published format. With an embedding scale other than 1, it describes an untied
+        network, because the scale is folded into the written embedding."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("yarn", "embedding_scale")}
         folded = self.embedding_scale != 1
         out: dict[str, Any] = {

@@ -103,7 +103,8 @@ def record_pass(model: Transformer, tokens_t: Tensor) -> Pass:
 def layer_drift(
     model: Transformer, passes: Sequence[Pass], exact_model: Transformer, exact: Sequence[Pass]
 ) -> list[LayerDrift]:
-    """Return the errors of each layer: `model` and its recorded `passes` against `exact_model` and its passes `exact`.
+    """Return the errors of each layer of `model`, whose recorded passes are `passes`, against `exact_model`, whose
+    passes are `exact`.
 
     Both networks must hold the same weights and have run the same sequences; `exact_model` computes in fp32.
     """
@@ -168,7 +169,8 @@ def _own_error(experts: Experts, exact: Routed) -> Tensor:
 
 
 def _values(experts: Experts) -> list[Tensor]:
-    """Return the experts' weights as their matmuls use them: rounded and in fp32, or as they are without numerics."""
+    """Return the experts' weights as their matmuls use them: rounded to the low-precision format and in fp32 or, if the
+    experts have no `numerics`, unchanged."""
     groups = (experts.gate_proj, experts.up_proj), (experts.down_proj,)
     if experts.numerics is None:
         return [weight for group in groups for weight in group]

@@ -33,11 +33,11 @@ from etude.model.tiles import grouped, silu, tile_rows, weighted_sum
 WIDE_MAX_PAIRS = 256
 """Maximum number of token-expert pairs for which `experts_wide` is used."""
 PADDED_MAX_PAIRS = 4096
-"""Maximum number of token-expert pairs for which `experts_padded` is used. With more of them, the cost of new matmul
-shapes matters little."""
+"""Maximum number of token-expert pairs for which `experts_padded` is used. With more pairs, grouped matmuls are large
+enough, and the cost of a matmul's first call with a new shape matters little."""
 SMALL_WIDTH = 4096
-"""Maximum inner width of all experts together for which `experts_wide` and `experts_padded` are used: they save calls
-by computing more."""
+"""Maximum inner width of all experts together for which `experts_wide` and `experts_padded` are used. These functions
+make fewer calls but compute more, which pays only for small layers."""
 ROWS_STEP = 32
 """`experts_padded`, and on a CPU `experts_grouped`, pad an expert's rows to a multiple of this, so that few shapes
 occur: on a CPU the first matmul of a shape takes 0.6 ms, a later one 0.03 ms."""
@@ -56,9 +56,9 @@ def expert_matmul(
 ) -> Tensor:
     """Compute sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k].
 
-    gate and up are [E, I, D], down is [E, D, I]; the experts of one token are distinct. `kernels` compute the layer in
-    their format, else `numerics` emulates low precision; with `invariant`, a token's result does not depend on the
-    others.
+    gate and up are [E, I, D], down is [E, D, I]; the experts of one token are distinct. If `kernels` are given, they
+    compute the layer in their format; else, if `numerics` is given, it emulates low precision. With neither,
+    `invariant` makes a token's result independent of the other tokens.
     """
     if kernels is not None:
         return experts_by_kernels(x_nd, experts_nk, gates_nk, (gate, up, down), kernels)

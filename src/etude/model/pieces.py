@@ -22,33 +22,38 @@ from torch import Tensor
 from etude.model.tiles import product
 
 QUERY_ROWS = 16
-"""Maximum number of tokens times heads in a piece; with more heads a piece is one token. Small, because a decoding
-sequence feeds one token or two: large pieces would mostly compute padding."""
+"""Maximum number of tokens times heads in a piece (a group of a sequence's tokens that is computed together). With more
+heads, a piece is one token. The number is small, because a decoding sequence feeds only one or two tokens, and large
+pieces would mostly compute padding."""
 KEYS = 64
-"""Number of keys per chunk."""
+"""Number of keys per chunk. Chunks are the parts into which the keys of a sequence are cut."""
 PAIRS = 128
-"""Number of pairs that one matmul computes."""
+"""Number of pairs that one matmul computes. A pair is a piece (a few queries) together with one chunk of its keys."""
 UNSEEN = -1e30
-"""Maximum score of a query over a chunk that is masked for it, in place of -inf: -inf minus -inf would be NaN."""
+"""Stands for the maximum score of a query over a chunk that is wholly masked for it. It is not -inf, because -inf minus
+-inf would be NaN."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """The pieces of a batch. Axes: p pieces, q queries of a piece, c chunks, n pairs, s keys of a chunk, t tokens."""
+    """How a batch is cut for attention: into pieces of a few queries, chunks of keys, and pairs of a piece and a chunk.
+    Axes: p pieces, q queries of a piece, c chunks, n pairs, s keys of a chunk, t tokens."""
 
     tokens_pq: Tensor
-    """The token of each query; 0 for the unused queries of an incomplete piece."""
+    """Index of the token that is query q of piece p; 0 for the unused queries of an incomplete piece."""
     places_t: Tensor
-    """For each token, the index of its query in the flattened list of all queries [p, q]."""
+    """For each token, its index in `tokens_pq` when that is flattened. It picks the token's result from the results of
+    all pieces."""
     piece_n: Tensor
-    """The piece of each pair. Padding pairs, which fill up the last matmul, have piece 0 and are not in `pairs_pc`."""
+    """Index of the piece in each (piece, chunk) pair. Padding pairs, which fill up the last matmul, have piece 0 and
+    are not in `pairs_pc`."""
     keys_ns: Tensor
-    """Where the keys of each pair's chunk are: their indices in the flat list of all latents."""
+    """For each (piece, chunk) pair, the indices of the chunk's keys in the flat list of all latents."""
     hidden_nqs: Tensor
-    """Whether each key of a pair's chunk is masked for each query of its piece."""
+    """For each (piece, chunk) pair: whether query q of the piece must not see key s of the chunk."""
     pairs_pc: Tensor
-    """Index of each piece's pair with each chunk. If the piece ends before the chunk, there is no pair, and the entry
-    is the number of all pairs."""
+    """Index, on axis n, of the pair of piece p and chunk c. If the piece ends before the chunk, there is no such pair,
+    and the entry is the number of all pairs."""
 
     @classmethod
     def cut(cls, first_r: Tensor, starts_r: Tensor, lengths_r: Tensor, base_r: Tensor, heads: int) -> Pieces:
@@ -106,7 +111,8 @@ class Packed:
 
 
 def attend_pieces(q_thw: Tensor, latents_fw: Tensor, pieces: Pieces, scale: float) -> Tensor:
-    """Return each query's attention-weighted sum over its sequence's latents. `latents_fw` holds all latents."""
+    """Return each query's attention-weighted sum over its sequence's latents, batch-invariantly. `latents_fw` is the
+    flat list of all sequences' latents."""
     (count, queries), (_, heads, width) = pieces.tokens_pq.shape, q_thw.shape
     rows, pairs = queries * heads, len(pieces.piece_n)
     q_pmw = q_thw.index_select(0, pieces.tokens_pq.flatten()).view(count, rows, width)
@@ -142,7 +148,8 @@ def attend_latents(q_pnw: Tensor, keys_psw: Tensor, bias_pns: Tensor, scale: flo
 
 
 class _AttendPacked(torch.autograd.Function):
-    """Attention in pieces. The backward pass recomputes and differentiates plain attention over whole sequences."""
+    """Attention whose forward pass is batch-invariant (`attend_pieces`). Its backward pass is not: it recomputes and
+    differentiates plain attention over whole sequences."""
 
     @staticmethod
     def forward(ctx: Any, q_thw: Tensor, latents_tw: Tensor, packed: Packed, scale: float) -> Tensor:
@@ -163,7 +170,8 @@ class _AttendPacked(torch.autograd.Function):
 
 
 def _repeated(count_r: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the row indices, each r repeated count_r[r] times, and each entry's number (from 0) within its row."""
+    """Return two lists of equal length: the row indices, each r repeated count_r[r] times, and for each entry its
+    number (from 0) among the entries of its row."""
     row_p = torch.arange(len(count_r), device=count_r.device).repeat_interleave(count_r)
     before_r = count_r.cumsum(0) - count_r
     return row_p, torch.arange(len(row_p), device=count_r.device) - before_r[row_p]

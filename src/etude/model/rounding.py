@@ -47,7 +47,8 @@ class ServedExperts(nn.Module):
 
     gate_up: Operand
     down: Operand
-    """`gate_up` and `down`: dequantised weights, set by `prepare` unless kernels compute the layer from the codes."""
+    """`gate_up` (gate and up projections together) and `down` are dequantised weights, set by `prepare`. They stay
+    unset if kernels compute the layer from the quantised weights directly."""
 
     def __init__(self, experts: Experts, numerics: Numerics) -> None:
         super().__init__()

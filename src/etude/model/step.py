@@ -30,7 +30,8 @@ NARROW, WIDE = 2, 8
 """Tokens per narrow and per wide piece. Narrow pieces are for decoding sequences, which feed one token and perhaps a
 draft; if most sequences feed a single token, narrow pieces have one token too."""
 PIECES_STEP = 8
-"""Multiple to which the number of narrow (or of wide) pieces is rounded up if it is larger than this."""
+"""Multiple to which the number of narrow pieces in a pass is rounded up, and that of wide ones. A smaller number stays
+as it is."""
 WINDOW_STEP = 64
 """Multiple to which a part's context window, the cached positions read per piece, is rounded up."""
 CHUNK = 64
@@ -56,7 +57,8 @@ class Cache(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Adjacent pieces of equal width and context window, whose attention is computed in one call."""
+    """Adjacent pieces of a pass's sequences, equal in width and context window. Their attention is computed in one
+    call."""
 
     first: int
     """Index of the part's first token in the step's list; its other tokens follow."""
@@ -67,7 +69,8 @@ class Part:
     bias_pns: Tensor
     """Mask to add to the scores, [pieces, tokens * heads, window]: 0 where a token may attend, else -inf."""
     scratch_pws: Tensor
-    """Buffer for the cached latents that the pieces attend to; all layers and steps share its memory."""
+    """Buffer for the latents that this part's pieces attend to, copied from the cache. All layers and steps reuse its
+    memory."""
 
     @property
     def end(self) -> int:
@@ -80,22 +83,23 @@ class Step:
 
     cache: Cache
     rows_t: Tensor
-    """The row (sequence) of each token of the list; arbitrary for padding."""
+    """The row (sequence) of each token in the pass's list of tokens; arbitrary for padding."""
     positions_t: Tensor
     real_t: Tensor
-    """Whether each entry of the list is a token; False for padding."""
+    """Whether each entry of the pass's list is a real token; False for padding."""
     places_t: Tensor
     """Flat index, within a layer of the cache, of each token's latent."""
     first_b: Tensor
-    """The index of each row's first token in the list; the row's other tokens follow it."""
+    """Index of each row's first token in the pass's list of tokens; the row's other tokens follow it."""
     parts: tuple[Part, ...]
-    """The parts of the list, each with one attention call. A batch-invariant plan has `pieces` instead."""
+    """The parts into which the pass's list of tokens is divided, each with one attention call. Empty in a
+    batch-invariant plan, which has `pieces` instead."""
     pieces: Pieces | None = None
     """The pieces in which a batch-invariant plan computes attention; else None."""
 
     @classmethod
     def plan(cls, cache: Cache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
-        """Plan a pass with padding, which rounds up the shapes so that few matmul shapes occur."""
+        """Plan a pass with padding: the list's shapes are rounded up, so that few different matmul shapes occur."""
         ends_b = starts_b + lengths_b
         _require_room(cache, ends_b)
         first_b = torch.zeros_like(starts_b)

@@ -48,8 +48,8 @@ class StageContext:
         return file_digest(self.run / "stages" / stage / "model" / "model.safetensors")
 
     def masters(self, model: Transformer) -> MasterWeights:
-        """Move the model to the device, set up its precision, and return fp32 masters. Its own parameters become the
-        copy in the compute dtype."""
+        """Move the model to the device, set up its precision, and return fp32 masters. The model's own parameters
+        become the copy in the compute dtype."""
         model = model.to(self.compute.device)
         compute_with(model, self.recipe.precision)
         return MasterWeights(model, self.compute.dtype)

@@ -126,6 +126,6 @@ class ContinuedTrainer:
 
     @torch.no_grad()
     def _publish(self, state: dict[str, torch.Tensor]) -> None:
-        """Publish version `self.rounds`, unless it was published before a restart."""
+        """Publish the weights in `state` as version `self.rounds`, unless it was published before a restart."""
         if self.rounds not in self.store.versions():
             self.store.publish(self.rounds, from_state_dict(state))

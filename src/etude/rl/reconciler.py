@@ -237,7 +237,8 @@ class Reconciler:
         return self.live[group].members[number]
 
     def _current(self, group: int, number: int, attempt: int) -> Member | None:
-        """Return the attempt's member; None if the attempt was given up earlier, so that its answer comes too late."""
+        """Return the member of the group that an attempt belongs to. Return None if the attempt was given up earlier,
+        so that its result comes too late."""
         if group not in self.live:
             return None
         member = self.live[group].members[number]

@@ -85,7 +85,8 @@ class RlRun:
         """Number of lockstep replays of the step that is being sampled now."""
         self._replaying = asyncio.Lock()
         self._writing = asyncio.Lock()
-        """Held while finished rollouts go to the log and then to the reconciler, so that no replay comes between."""
+        """Held while finished rollouts are written to the log and then passed to the reconciler. A lockstep replay
+        (sampling the step again) holds it too, so it cannot come between the two."""
 
     async def run(self) -> None:
         """Run until every step is trained. Raise any unrecoverable failure; the log is complete at any moment."""

@@ -130,7 +130,8 @@ async def _judge(outcome: Outcome, setup: RolloutSetup, task: Task, diff: str) -
 
 
 async def _guarded(outcome: Outcome, judge: Callable[[], Awaitable[Verdict]]) -> Verdict:
-    """Judge. An infrastructure error becomes an `error` verdict, since it says nothing about the solution."""
+    """Return the verdict of `judge`. If it raises an infrastructure error, note that in `outcome` and return an `error`
+    verdict, since it says nothing about the solution."""
     try:
         return await judge()
     except INFRASTRUCTURE as error:

@@ -67,7 +67,8 @@ class Summary:
     edits: float
     sampled_tokens: float
     by_cell: dict[str, CellScore]
-    """Scores by cell; empty if the tasks have no cells."""
+    """Scores by cell, which says whether training used a task's family, its kind of bug, both or neither. Empty if the
+    tasks have no cells."""
     by_kind: dict[str, GroupScore]
     by_family: dict[str, GroupScore]
     compression: float = 0.0

@@ -97,9 +97,10 @@ class Capability(StrEnum):
     NAMESPACES = "namespaces"
     """A box has its own process table, mounts, devices, System V objects and host name. Commands see no other's."""
     OWN_INIT = "own_init"
-    """Pid 1 of a box is ours. Commands can neither end, trace nor read it, and end with everything they started."""
+    """Pid 1 of each box is Étude's own init, which the box's commands can neither end, trace nor read. When a command
+    ends, everything that it started ends too."""
     SYSTEM_CALLS = "system_calls"
-    """Commands cannot make the system calls of inside/seccomp.json, nor namespaces."""
+    """Commands can neither make a system call that inside/seccomp.json denies, nor create a namespace."""
     KERNEL_TABLES = "kernel_tables"
     """What a box takes of the kernel's tables (inotify, queues, timers, terminals...) has a limit for each box. Those
     that the kernel limits by user id alone (pipes, descriptors in flight) need Feature.OWN_IDS too."""
@@ -109,7 +110,7 @@ class Capability(StrEnum):
     """System calls of commands are answered by a kernel of the box's own (gVisor, Kata, Firecracker), so that a bug of
     the host's kernel is no way out."""
     OWN_MACHINE = "own_machine"
-    """That kernel runs in a virtual machine (Kata, Firecracker). The host needs /dev/kvm."""
+    """Each box runs in a virtual machine with a kernel of its own (Kata, Firecracker). The host needs /dev/kvm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,8 @@ class Poll:
     code: int | None
     """Exit code; None while the command runs, 128 + signal number if it was killed."""
     limit: str = ""
-    """As in `ExecResult.limit`; empty while the command runs."""
+    """The limit that ended the command: "time", "cpu", "memory" or "file". Empty while the command runs, or if it
+    ended by itself."""
 
 
 @runtime_checkable

@@ -18,8 +18,8 @@ _PRESSURE, _LOAD = Path("/proc/pressure/cpu"), Path("/proc/loadavg")
 WAITED_FRACTION = 0.5
 """The host is short of CPU time if some process waited for a CPU during at least this fraction of the run."""
 ENOUGH_FRACTION = 0.4
-"""CPU seconds per second that are enough for a run, even if others waited. Most verifiers set a CPU-time limit below
-this fraction of their timeout, so a command that gets this much reaches that limit first."""
+"""CPU seconds per second that are enough for a run: a run that used this much does not blame the host for its timeout.
+Most verifiers set a CPU-time limit below this fraction of their timeout, so such a command reaches that limit first."""
 USED_FRACTION = 0.75
 """The host is blamed only if the run used at least this fraction of its offered CPU time, as one that never sleeps
 does."""
@@ -34,7 +34,8 @@ class Share:
     waited: float = 0.0
     """Seconds of the run in which some process on the host waited for a CPU."""
     given: float = 0.0
-    """CPU seconds that a process that never sleeps would have got beside all other running processes."""
+    """CPU seconds that the host offered to the run: what a process that never sleeps would have got beside all other
+    running processes."""
     cpu_seconds: float = 0.0
 
     def __add__(self, other: Share) -> Share:
@@ -53,8 +54,8 @@ class Share:
 
     @property
     def starved(self) -> bool:
-        """Whether the host is to blame for a timeout: some process waited for a CPU, and the run used most of the CPU
-        time offered to it, but that was little. False if nothing was measured."""
+        """Whether the host is to blame for a timeout. It is if some process waited for a CPU, and the run used most of
+        the CPU time that the host offered, but the host offered too little. False if nothing was measured."""
         short = self.waited >= WAITED_FRACTION * self.seconds > 0
         return short and USED_FRACTION * self.given <= self.cpu_seconds < ENOUGH_FRACTION * self.seconds
 

@@ -204,7 +204,8 @@ def _processes(host: HostFacts, facts: Facts) -> Finding:
 
 
 def _kernel_tables(host: HostFacts, facts: Facts) -> Finding:
-    """What the kernel has for each user id, or for all together, and one box could take from others."""
+    """Return the finding on kernel resources that are limited per user id or for all ids together, such as pipe sizes
+    and file watches: whether a box can take them from other boxes."""
     name = "kernel tables"
     if Feature.OWN_IDS in host.features:
         return Finding(name, True, "own ids", "no box takes pipes, descriptors in flight or file watches from others")

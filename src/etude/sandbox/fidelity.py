@@ -36,7 +36,8 @@ class FidelityCheck:
     differs: str = ""
     """The known reason why a box may answer differently. Empty: the answers must be the same."""
     person: str | None = None
-    """The answer of most people's machines, accepted from a box too. None: only the login shell's is accepted."""
+    """The answer that most people's machines give. A box may give it instead of the login shell's answer. None: it may
+    not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ def load_checks() -> list[FidelityCheck]:
 
 
 def compare(checks: list[FidelityCheck], box: dict[str, str], login: dict[str, str]) -> list[Difference]:
-    """Return the differences: checks to which the box answers neither as the login shell nor as `person` says."""
+    """Return a Difference for each check to which the box answers neither as the login shell nor as most people's
+    machines (`FidelityCheck.person`)."""
     return [Difference(t, box[t.name], login[t.name]) for t in checks if box[t.name] not in (login[t.name], t.person)]
 
 

@@ -17,7 +17,7 @@ from etude.sandbox.contract import RequestRefused
 MAX_ID = 65535
 _KINDS = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE}
 _ENTRY = (str, str, int, int, int, int, int, str)
-"""Types of the fields of an entry, in order."""
+"""Types of the items of `Member.entry()`, the list in which a box sends a tar's member, in order."""
 _LONGEST_NAME, _LONGEST_STEP = 4000, 255
 _BROKEN = (tarfile.TarError, ValueError, OverflowError, EOFError, OSError, RecursionError)
 
@@ -31,7 +31,7 @@ class Member:
     uid: int = 0
     gid: int = 0
     modified: int = 0
-    """Seconds since the epoch."""
+    """Modification time, in seconds since the epoch."""
     size: int = 0
     goal: str = ""
     """Target of a symbolic link, unchanged; of a hard link, the name of the earlier file in the tar that it links
@@ -44,7 +44,8 @@ class Member:
 
     @classmethod
     def of_entry(cls, entry: object) -> Member:
-        """Return the member of an entry that a box sent. Raise ValueError if it is none."""
+        """Make a Member from a list that a box sent, of the form of `Member.entry()`. Raise ValueError for any other
+        value."""
         if not isinstance(entry, list) or tuple(map(type, entry)) != _ENTRY:
             raise ValueError("an entry that is no member of a tar")
         member = cls(*entry)

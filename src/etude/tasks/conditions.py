@@ -44,12 +44,14 @@ GATE = (
         "far east, shuffled, busy", _locale_variables("Pacific/Kiritimati", "POSIX", 4_294_967_295), order=2, busy=True
     ),
 )
-"""The conditions of the gate's runs of a reference, in order. None needs a language pack in the image."""
+"""The conditions under which the gate, which admits tasks, runs a task's reference solution: one after another, then
+from the first again. None needs a language pack in the image."""
 
 
 def days_later(days: int, library: str) -> Conditions:
-    """Return conditions that imitate another machine, `days` later; a gated task must still pass under them. `library`
-    is the path of libfaketime in the box; if it is empty, the clock is not moved.
+    """Return conditions that imitate another machine, on which it is `days` later. The reference solution of a task
+    that passed the gate must still pass under them. `library` is the path of libfaketime in the box; if it is empty,
+    programs see the real date.
 
     libfaketime has two modes, each with a fault that a program under test cannot avoid. If it also moves the monotonic
     clock, which timers use, waiting for a lock with a timeout never ends. If it leaves that clock alone, Python's

@@ -49,9 +49,9 @@ class Hunk:
 @dataclass(slots=True)
 class FilePatch:
     before: str | None
-    """None if the diff creates the file."""
+    """Path of the file before the change; None if the diff creates the file."""
     after: str | None
-    """None if the diff deletes the file."""
+    """Path of the file after the change; None if the diff deletes the file."""
     hunks: list[Hunk] = field(default_factory=list)
     mode: str = ""
     """PLAIN or EXECUTABLE if the diff sets the file's mode, else empty."""

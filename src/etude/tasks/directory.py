@@ -174,13 +174,14 @@ def task_digest(task: Task) -> str:
 
 
 def gated_digest(task: Task) -> str:
-    """Return a hash of everything that the gate's decision depends on: what decides a verdict, and all solutions."""
+    """Return a hash of everything on which the result of the task's gate (`etude tasks check --gate`) depends: all that
+    `task_digest` covers, and the solutions."""
     return _digest(task, f"etude-gate/1 {task_digest(task)}\n", ("solution",))
 
 
 def stamp_of(task: Task) -> str:
-    """Return a stamp that changes with everything that a digest covers, and with the evidence. It uses the files' sizes
-    and times instead of their contents, so it can be computed before every grading."""
+    """Return a hash that changes with everything that `gated_digest` covers, and with the gate's stored evidence. It
+    uses the files' sizes and times instead of their contents, so it can be computed before every grading."""
     digest = hashlib.sha256(_grading_settings(task).encode())
     for below in ("environment", "tests", "steps", "solution", "evidence"):
         for name, path in list_files(task.directory, below).items() if (task.directory / below).is_dir() else ():

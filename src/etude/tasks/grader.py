@@ -28,23 +28,24 @@ from etude.tasks.verifiers import GradingContext, Verifier, open_verifier
 
 MOST_VERDICTS = 50_000
 REPEATS = 2
-"""Times that a grading which ended in an error is repeated, with the reference graded before each, until the change is
-blamed. A host that loses one box in a hundred for no reason thus blames one change in a million."""
+"""How often a grading that ended in an error is repeated before the change is blamed. The reference solution is graded
+before each repetition, to find out whether the host is to blame. On a host that loses one box in a hundred for no
+reason, all three gradings of a change fail once in a million times."""
 _LONGEST_REASON, _LONGEST_LOG = 1000, 4000
 
 
 @dataclass(slots=True)
 class GraderStats:
     graded: int = 0
-    """Gradings that ran in a box."""
+    """Number of verdicts that verifiers have returned, those on reference solutions included."""
     remembered: int = 0
-    """Gradings answered by an earlier one with the same task, tests and resulting tree."""
+    """Number of gradings answered from the cache: an earlier one had the same task, tests and resulting tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LoadedTask:
     task: Task
-    """The task, with its limits tightened to those that the gate measured."""
+    """The task to grade. Its limits are tightened to what the gate, which admits tasks, measured."""
     digest: str
     gated: str
     pristine: Prepared
@@ -73,8 +74,9 @@ class Grader:
         self._base_shows: Memo[str, bool] = Memo(MOST_VERDICTS)
 
     async def grade(self, task: Task, diff: str, *, fresh: bool = False, conditions: Conditions = USUAL) -> Verdict:
-        """Return the verdict on a diff. It is cached for all diffs with the same resulting tree, except with `fresh`
-        (as the gate grades) and under unusual `conditions`."""
+        """Return the verdict on a diff. A verdict other than `error` is cached for all diffs with the same resulting
+        tree. The cache is not used with `fresh` (set when a task is checked by the gate) or under unusual
+        `conditions`."""
         try:
             loaded = await self._load(task)
         except TaskError as error:
@@ -124,8 +126,9 @@ class Grader:
     async def _examined(
         self, loaded: _LoadedTask, change: Change, conditions: Conditions
     ) -> tuple[Verdict, Exception | None]:
-        """Let the verifier examine the change once. Whatever it raises becomes an `error`. What it is not allowed to
-        raise is returned too: either our bug, or caused by what the change made us read."""
+        """Let the verifier examine the change once, and return its verdict. If it raises an exception, the verdict is
+        `error`. An exception that verifiers are not allowed to raise is returned too. It is a bug of ours, or caused by
+        data that the change made us read."""
         context = GradingContext(
             loaded.task, self.sandboxes, loaded.pristine, change, conditions, proofs=self.environments.proofs
         )
@@ -144,8 +147,12 @@ class Grader:
     async def _blamed(
         self, loaded: _LoadedTask, change: Change, conditions: Conditions, verdict: Verdict, bug: Exception | None
     ) -> Verdict:
-        """Return the verdict on a change whose grading ended in an error: that error, if the reference does not get a
-        verdict either; the verdict of a repetition, if there is one; else `fail`. A bug of ours is raised."""
+        """Find out whether a change is to blame for the error in which its grading ended, and return the final verdict.
+
+        The reference solution is graded first. If that ends in an error too, the change is not to blame: the verdict
+        remains `error`, or our `bug` is raised. Otherwise the change is graded again. The first repetition that cannot
+        be blamed on the change gives the verdict. After REPEATS repetitions the verdict is `fail`.
+        """
         reference = await asyncio.to_thread(_reference_change, loaded)
         for _ in range(REPEATS):
             control = verdict
@@ -172,8 +179,9 @@ class Grader:
 
 
 def _may_be_blamed(verdict: Verdict) -> bool:
-    """Return whether an error may be the change's doing. An expired clock was already found to be the host's."""
-    return verdict.judgement is Judgement.ERROR and not verdict.evidence.timed_out
+    """Return whether the change may be to blame for a verdict of `error`. It is not if the host gave the run too little
+    CPU time."""
+    return verdict.judgement is Judgement.ERROR and not verdict.evidence.starved
 
 
 def _reference_change(loaded: _LoadedTask) -> Change:
@@ -186,8 +194,8 @@ def _reference_change(loaded: _LoadedTask) -> Change:
 
 
 def _plain(verdict: Verdict) -> Verdict:
-    """Return the verdict with texts that can be stored and shown: names and output of the code under test may hold half
-    characters, and be of any length."""
+    """Return the verdict with its texts escaped and cut, so that they can be stored and shown. Names and output of the
+    code under test may contain lone surrogates, and be of any length."""
     evidence = verdict.evidence
     return replace(
         verdict,

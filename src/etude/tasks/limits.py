@@ -41,7 +41,8 @@ def limits_from(seconds: float, cpu_seconds: float, memory_bytes: int) -> dict[s
 
 
 def with_measured_limits(task: Task) -> Task:
-    """Return the task with tighter limits, or the task itself if the gate has measured none in its present state."""
+    """Return the task with its limits lowered to those that the gate (the check that a task can be used) measured.
+    Return the task itself if the gate has measured none for the task's present state."""
     limits = _stored(task)
     if not limits:
         return task
@@ -60,7 +61,8 @@ def with_measured_limits(task: Task) -> Task:
 
 
 def _smaller_limit(own: object, measured: float) -> float | int:
-    """Return the smaller limit, as an int if it is whole, because the setting `memory_mb` must be an int."""
+    """Return the smaller of a setting's own value and the measured limit; the measured limit if the own value is no
+    number. It is an int if it is whole, because the setting `memory_mb` must be an int."""
     least = min(float(own), measured) if isinstance(own, int | float) else measured
     return int(least) if least == int(least) else least
 

@@ -196,7 +196,7 @@ class _ContextFacts:
     """The file with the failing function; None while unknown."""
     files: tuple[str, ...] = ()
     read: dict[str, str] = field(default_factory=dict)
-    """Numbered listings, by path."""
+    """For each file that was read in this context, the output of the tool `read`: its lines with their numbers."""
     listed: bool = False
     grepped: bool = False
     edited: bool = False

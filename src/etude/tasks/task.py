@@ -29,8 +29,8 @@ class Split(StrEnum):
 
 
 class Cell(StrEnum):
-    """What training uses of a task: its family, its kind of bug, both or neither. Training never uses a dev or test
-    task itself."""
+    """Whether training uses tasks of this task's family, of its kind of bug, of both or of neither. It says nothing
+    about the task itself: training never uses a dev or test task."""
 
     BOTH_SEEN = "both_seen"
     UNSEEN_FAMILY = "unseen_family"
@@ -89,7 +89,8 @@ class Task:
     without: tuple[str, ...] = ()
     """Tools that the agent does not get. The command tool is called `shell` or `bash`, depending on the profile."""
     cell: Cell | None = None
-    """Used by reports, never shown to the agent. None if the source does not distinguish cells."""
+    """Whether training uses tasks of the same family and of the same kind of bug (see Cell). Used by reports, never
+    shown to the agent. None if the task's source does not distinguish this."""
 
     def require(self, *allowed: Split) -> Task:
         """Return the task, or raise SplitViolation if its split is not allowed. Every reader of tasks calls this."""

@@ -52,13 +52,15 @@ class Evidence:
     """Peak memory of the verifier's boxes; 0 if it was not measured."""
     timed_out: bool = False
     """Whether the run reached its wall-clock limit."""
+    starved: bool = False
+    """Whether the run reached that limit because the host gave it too little CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     judgement: Judgement
     reason: str
-    """One line for people to read."""
+    """Reason of the judgement: one line for people to read."""
     evidence: Evidence = field(default_factory=Evidence)
 
     @property

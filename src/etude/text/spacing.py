@@ -22,7 +22,7 @@ class Left(IntEnum):
     """Opening brackets, and operators written without spaces, such as a sign. They follow a word without a space
     (`f(`), but a keyword with one (`return (`)."""
     OPERAND = 3
-    """Words, numbers and opening quotes, which a space separates from a word before."""
+    """Words, numbers and opening quotes. A space separates them from a word that precedes."""
     SPACED = 4
     """Operators with a space on either side."""
 
@@ -35,7 +35,7 @@ class Right(IntEnum):
     TIGHT = 1
     """The next word follows without a space: opening brackets, dots, operators written without spaces."""
     OPERAND = 2
-    """Words, numbers, closing brackets and quotes, which a space separates from a word after."""
+    """Words, numbers, closing brackets and closing quotes. A space separates them from a word that follows."""
     KEYWORD = 3
     """Keywords: like operands, but with a space before a following bracket or sign: `return (`, `in [`, `else -1`."""
     WANT = 4
@@ -98,7 +98,7 @@ _SIDES: dict[Form, tuple[Left, Right]] = {
 
 
 def sides(form: Form, surface: bytes) -> tuple[Left, Right]:
-    """Return a token's two classes; those of a byte are its character's."""
+    """Return a token's classes, by the spaces expected before it and after it. A byte has those of its character."""
     if form is Form.BYTE:
         return _byte_sides(surface[0])
     if form is Form.WORD and surface.decode() in KEYWORDS:

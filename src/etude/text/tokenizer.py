@@ -33,7 +33,8 @@ _BEFORE_OPENING_QUOTE = frozenset("([{=,:<>+-*/%!&|^~@;")
 _CACHED_LINES = 1 << 15
 
 _Parts = list[tuple[str, str]]
-"""A line as (spaces before the atom, atom) pairs, with an empty atom at the end."""
+"""A line split into atoms (words, numbers, operators): pairs of the spaces before an atom and the atom. The last atom
+is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +150,8 @@ class Tokenizer:
         return tuple(ids)
 
     def _encode_atom(self, parts: _Parts, place: int) -> tuple[int, ...]:
-        """Encode the atom at index `place`. The result depends only on this atom and on the atoms that it touches
-        without a space."""
+        """Encode the atom (a word, number or operator) at index `place` of a line. The result depends only on this atom
+        and on the atoms that it touches without a space."""
         gap, atom = parts[place]
         touching = parts[place - 1][1] if place and not gap else ""
         first = atom[0]
@@ -218,8 +219,9 @@ class Tokenizer:
         return self._spell_pieces(word)
 
     def _spell_continuation(self, word: str) -> tuple[int, ...]:
-        """Encode letters that continue a name, such as a later hump of a camelCase name, as pieces and bytes or, if
-        they are a known word and that is shorter, as the "no space" token and the word."""
+        """Encode letters that continue a name, such as `Case` in camelCase, as pieces (tokens of two or three letters)
+        and bytes. If the letters are a word of the vocabulary and it is shorter, use the "no space" token and the
+        word's."""
         spelled = self._spell_pieces(word)
         token = self._words.get(word)
         return spelled if token is None or len(spelled) <= 2 else (self._glue, token)

@@ -13,10 +13,12 @@ from etude.training.errors import TrainingError
 
 
 class MasterWeights:
-    """fp32 copies of all parameters of a module, frozen ones too, so that the next stage gets all in full precision."""
+    """All parameters of a module in fp32, frozen ones too, so that the next stage gets all in full precision.
+    Parameters that the module itself keeps in fp32 share their storage with their masters."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype | None = None) -> None:
-        """Cast the module's own parameters to `dtype`; None keeps their dtype."""
+        """Store the module's parameters in fp32 as masters, and cast the module's own to `dtype`; None keeps their
+        dtype."""
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())  # tied weights appear once
         self.masters: dict[str, Tensor] = {}
         for name, parameter in self.parameters.items():

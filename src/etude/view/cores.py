@@ -49,16 +49,16 @@ class Sample:
     seconds: float
     cores: int
     busy: float
-    """Core-seconds used by this run or by others."""
+    """Core-seconds for which cores were busy, with this run or with other programs."""
     used: dict[str, float]
     """CPU seconds used by each process of the run, by its name."""
     engine_waited: float = 0.0
-    """Seconds in which the engine had no requests."""
+    """Seconds since the previous entry in which the engine had no requests."""
 
 
 @dataclass(slots=True)
 class Parts:
-    """Core-seconds of some samples, divided among the processes that used them and the waits that left them idle."""
+    """Core-seconds of a time span, divided among the processes that used cores and the waits that left cores idle."""
 
     used: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Used core-seconds by group of processes (USERS)."""
@@ -71,13 +71,14 @@ class Parts:
 
     @property
     def users(self) -> list[str]:
-        """The groups that used any CPU time, in the order of USERS."""
+        """Names of the groups of processes that used CPU time, in the order of USERS; all others come last."""
         known = [name for name in USERS if self.used.get(name, 0.0) > 0]
         return known + sorted(name for name, seconds in self.used.items() if seconds > 0 and name not in USERS)
 
     @property
     def waits(self) -> list[str]:
-        """The waits that left cores idle, longest first, then OTHER_WAITS and NOBODY."""
+        """Names of the waits that left cores idle, longest first. OTHER_WAITS (short waits together) and NOBODY (idle
+        time without a wait) come last."""
         found = [name for name, seconds in self.idle.items() if seconds > 0]
         return sorted(found, key=lambda name: (name == NOBODY, name == OTHER_WAITS, -self.idle[name], name))
 
@@ -122,8 +123,8 @@ def _parts(sample: Sample, waited: Mapping[Pair, float]) -> Parts:
 
 
 def _waited_only(sample: Sample, waited: Mapping[Pair, float]) -> dict[Pair, float]:
-    """Return, for each pair of a process and what it waited for, the seconds in which the process waited without
-    computing."""
+    """Return, for each wait of the sample, the seconds in which the process waited without computing. `waited` has the
+    seconds of each wait, including those in which the process computed."""
     by_process: defaultdict[str, float] = defaultdict(float)
     for (who, _), seconds in waited.items():
         by_process[who] += seconds

@@ -25,7 +25,8 @@ class RunData:
     cores: list[Sample] = field(default_factory=list)
     """Samples of CPU use during RL, about one per second. Runs of older versions have none."""
     parts: list[Parts] = field(default_factory=list)
-    """For each sample, what its core-seconds were spent on."""
+    """For each sample in `cores`, how its core-seconds divide among the processes that used them and the waits that
+    left them idle."""
     started: dict[str, Any] = field(default_factory=dict)
     """Fields of the journal's event run_started: the model's size and the machine."""
 

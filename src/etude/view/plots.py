@@ -97,7 +97,7 @@ def health(data: RunData) -> Figure | None:
 
 
 def scores(data: RunData) -> Figure | None:
-    """Plot the test scores before and after the stage that follows SFT, with confidence intervals."""
+    """Plot the test scores before and after RL, or the stage that replaces it, with confidence intervals."""
     tested = [(side, data.evaluations[name]) for name, side in _sides(data).items() if name in data.evaluations]
     if not tested:
         return None
@@ -188,15 +188,17 @@ def titled(axis: Any, title: str, x: str, y: str) -> None:
 
 
 def _sides(data: RunData) -> dict[str, tuple[str, str]]:
-    """Map the names of the two test evaluations to their label and colour."""
+    """Map the name of each of the run's two test evaluations (before and after RL or continued SFT) to its label and
+    colour."""
     end = "SFT went on" if "continued" in data.stages else "RL"
     before, after = data.ends
     return {before: (f"before {end}", GREY), after: (f"after {end}", BLUE)}
 
 
 def _bars(axis: Axes, place: int, side: tuple[str, str], found: Sequence[dict[str, float]]) -> None:
-    """Draw a bar with its confidence interval for each score of one test evaluation; `place` is 0 for the left bar of
-    each pair, 1 for the right one."""
+    """Draw the scores of one of the run's two test evaluations, each as a bar with its confidence interval. `side` is
+    the evaluation's label and colour. Its bars are the left ones of each pair if `place` is 0, the right ones if it is
+    1."""
     label, color = side
     errors = [[e["mean"] - e["low"] for e in found], [e["high"] - e["mean"] for e in found]]
     positions = [index + (place - 0.5) * 0.36 for index in range(len(found))]

@@ -61,8 +61,8 @@ def pairs(data: RunData, count: int = 4) -> list[Pair]:
 
 
 def told_of_pairs(data: RunData) -> str:
-    """Return a sentence on how many test tasks improved and how many got worse, so that readers can judge how typical
-    the task shown is."""
+    """Return a sentence on how many test tasks passed only after the stage that follows SFT, and how many only before
+    it. So readers can judge how typical the task shown to them is."""
     before, after = (_verdicts(data, name) for name in data.ends)
     by_outcome = _by_outcome(before, after)
     better, worse = (len(by_outcome.get(outcome, ())) for outcome in ((False, True), (True, False)))
@@ -73,7 +73,8 @@ def told_of_pairs(data: RunData) -> str:
 
 
 def _by_outcome(before: Verdicts, after: Verdicts) -> dict[tuple[bool, bool], list[str]]:
-    """Group tasks, in order of their names, by (passed before, passed after)."""
+    """Group tasks, in order of their names, by whether they passed in the evaluation `before` a stage of training and
+    in the one `after` it."""
     found: dict[tuple[bool, bool], list[str]] = {}
     for task in sorted(before.keys() & after.keys()):
         outcome = before[task]["judgement"] == "pass", after[task]["judgement"] == "pass"

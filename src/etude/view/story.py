@@ -19,8 +19,9 @@ _WHERE = {
 
 
 def story(data: RunData) -> list[str]:
-    """Return up to three sentences: what was trained; the test result; how many test tasks are of a family or kind new
-    to training, and in which cells RL or continued SFT helped least or did harm. Sentences without data are left
+    """Return up to three sentences about a run: what was trained; how many test tasks are solved; and how many test
+    tasks have a function family or kind of bug that is new to training. The third also says where RL or continued SFT
+    helped least or did harm: on tasks with new families, new kinds, both or neither. Sentences without data are left
     out."""
     end = "continued" if "continued" in data.summary else "rl"
     found = data.summary.get(end, {})

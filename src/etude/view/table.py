@@ -1,4 +1,5 @@
-"""Tables of the report: results and seconds of each stage, test scores by cell, and counters."""
+"""Tables of the report: results and seconds of each stage, test scores by cell, and counters. A cell holds the test
+tasks that are alike in two respects: whether training saw their family, and whether it saw their kind of bug."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ def _end(summary: Summary) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A score of a cell before and after the stage that follows SFT."""
+    """One score of a cell of test tasks, before and after the stage that follows SFT."""
 
     before: str
     after: str
@@ -123,7 +124,7 @@ class Score:
 class CellLine:
     family: str
     kind: str
-    """Whether training had the kind of bug of these tasks, "seen" or "unseen"; `family` says the same of their
+    """Whether training saw the kind of bug of this cell's tasks: "seen" or "unseen". `family` says the same of their
     family."""
     tasks: int
     scores: tuple[Score, ...]
@@ -131,7 +132,7 @@ class CellLine:
 
 
 def cell_scores(summary: Summary) -> list[tuple[str, str]]:
-    """Return the key and the column title of each score that is shown for a cell."""
+    """Return the key and the column title of each score that is shown for a cell of test tasks."""
     k = summary.get(_end(summary), {}).get("k")
     return [("pass1", "pass@1"), ("passk", f"pass@{k}"), ("greedy", "greedy")]
 

@@ -60,7 +60,8 @@ def changed(new: RawTensor, base: RawTensor | None) -> int:
 def decode(
     codec: Codec, stored: bytes | memoryview, dtype: str, shape: tuple[int, ...], base: RawTensor | None
 ) -> RawTensor:
-    """Decode into new memory, or return `base` itself with "same". The caller must verify the result's checksum."""
+    """Decode a stored tensor into new memory; with the codec "same", return `base` itself. The caller must verify the
+    result's checksum."""
     size = bytes_of(dtype, shape)
     if codec in ("same", "delta"):
         if base is None or base.dtype != dtype or base.shape != shape:

@@ -164,7 +164,8 @@ def _pack(
 
 
 def _check(manifest: Manifest, tensors: Tensors, wrong: type[WeightsError]) -> None:
-    """Raise `wrong` unless `tensors` are exactly the version's, with their published bytes."""
+    """Raise `wrong` unless `tensors` are exactly the tensors that the version's manifest lists, with the bytes that
+    were published."""
     version = manifest.version
     names = {entry.name for entry in manifest.tensors}
     if odd := sorted(names ^ tensors.keys()):

@@ -42,7 +42,7 @@ DRAFTED_SLOTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Answers a request that the engine could not serve."""
+    """The answer to a request that the engine could not serve."""
 
     id: str
     error: EngineError
@@ -56,9 +56,10 @@ class _Ticket:
     request: GenerateRequest
     usage: Usage
     since: float
-    """Monotonic time at which the request arrived or, later, began to run."""
+    """Monotonic time at which the request arrived; once it runs, the time at which it began to run."""
     abandoned: bool = False
-    """Whether the request was aborted in lockstep mode, where it must still run to its end."""
+    """Whether the request was aborted during a lockstep round. It still runs to its end, so that batches do not
+    change."""
 
 
 class BuiltinEngine:
@@ -91,7 +92,7 @@ class BuiltinEngine:
         self._tickets: dict[str, _Ticket] = {}
         self._live: list[str] = []
         self._active: Ints = np.zeros(0, np.int64)
-        """The decoding cache rows, in the order in which their requests (`_live`) began."""
+        """Indices of the cache rows that decode now, in the order in which their requests (`_live`) began."""
         self._draft = Draft.none(0, config.vocab_size)
         self.counters = EngineStats(version=version)
 
@@ -112,7 +113,8 @@ class BuiltinEngine:
 
     @property
     def swappable(self) -> bool:
-        """Whether weights may be swapped now. During a lockstep round they may not: results would depend on timing."""
+        """Whether weights may be swapped now. They may not during a lockstep round, in which one request of every open
+        conversation runs to its end: its results would depend on when the weights arrive."""
         return not self._scheduler.in_round
 
     def submit(self, request: GenerateRequest) -> None:
@@ -130,7 +132,8 @@ class BuiltinEngine:
         return None if orphan is None else self._rows.empty_generation(orphan, self._tickets.pop(orphan.id).usage)
 
     def abort(self, request_id: str) -> Answer | None:
-        """Return the answer with the tokens sampled so far; None if no such request is in flight."""
+        """Abort a request, and return its answer with the tokens sampled so far. None if no such request is in
+        flight."""
         ticket = self._tickets.get(request_id)
         if ticket is None or ticket.abandoned:
             return None
@@ -217,7 +220,8 @@ class BuiltinEngine:
         self._active = np.concatenate((self._active, [admission.row for admission in admissions]))
 
     def _copy(self, admissions: list[Admission]) -> None:
-        """Copy reused prefixes (latents and experts), in one operation for all rows with the same prefix."""
+        """Copy the cached prefixes (latents and routed experts) that new requests reuse from other rows. Rows with the
+        same prefix are copied in one operation."""
         shared: dict[tuple[int, int], list[int]] = defaultdict(list)
         for admission in admissions:
             shared[admission.source, admission.reused].append(admission.row)

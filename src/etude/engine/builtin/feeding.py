@@ -28,7 +28,8 @@ class Feeding:
     positions_t: Ints
     """The position of each token in its cache row."""
     pending_b: Tensor
-    """The index in the list of each live row's pending token. If the row has a draft, the draft follows it."""
+    """For each live row, the index of its pending token (its last, not yet fed) among the tokens that this step feeds.
+    If the row has a draft token, that is the next one."""
 
     @classmethod
     def of(cls, rows: Rows, active: Ints, drafted_b: np.ndarray, cache: LatentCache) -> Feeding:
@@ -50,7 +51,8 @@ class Feeding:
         return torch.from_numpy(self.rows.tokens[self.owner_t, self.positions_t + 1])
 
     def write_experts(self, experts_tlk: Tensor) -> None:
-        """Record the experts of each token. A rejected draft's entry is overwritten when its position is fed again."""
+        """Store in `rows` the experts to which the network routed each fed token. A rejected draft's entry is
+        overwritten when its position is fed again."""
         if experts_tlk.shape[1]:
             real = self.step.real_t.numpy()
             experts = experts_tlk.numpy()[real].astype(np.uint16)

@@ -56,7 +56,8 @@ class Rounds:
         return None
 
     def begin(self) -> list[str] | None:
-        """Begin the next round and return the conversations closed since the last began; None if it is not complete."""
+        """Begin the next round, and return the conversations that were closed since the last round began. Return None
+        if the round cannot begin yet, because an open conversation has no request waiting or none is open."""
         if not self.complete:
             return None
         self.queue.extend(self._waiting[name] for name in sorted(self._waiting))

@@ -33,13 +33,14 @@ class Rows:
         self.versions = np.zeros((rows, context + 1), np.int32)
         self.experts: ExpertArray = np.full((rows, context, moe_layers, top_k), UNKNOWN_EXPERT, np.uint16)
         self.prompt: Ints = np.zeros(rows, np.int64)
-        """Number of prompt tokens."""
+        """Number of prompt tokens of each row's request."""
         self.position: Ints = np.zeros(rows, np.int64)
-        """Position of the pending token: the last one, which has not been fed to the network."""
+        """Position of each row's pending token: its last token, which has not been fed to the network yet."""
         self.filled: Ints = np.zeros(rows, np.int64)
-        """Number of leading positions whose latents are cached; the next step feeds the tokens after them."""
+        """Number of leading positions of each row whose latents are cached. The next step feeds the tokens after
+        them."""
         self.limit: Ints = np.zeros(rows, np.int64)
-        """Number of tokens, prompt included, at which the request ends."""
+        """Number of tokens, prompt included, at which each row's request ends."""
         self.seeds = np.zeros(rows, np.uint64)
         self.temperatures = np.ones(rows, np.float32)
         self.drafted: Ints = np.zeros(rows, np.int64)
@@ -62,7 +63,7 @@ class Rows:
         self._stop_class[row] = self._class_of(sampling.stop)
 
     def stops(self, rows_b: Ints, tokens_b: Ints) -> NDArray[np.bool_]:
-        """Return for each row whether its token is a stop id of its request."""
+        """Return for each row of `rows_b` whether its token in `tokens_b` is a stop id of its request."""
         found: NDArray[np.bool_] = self._stops[self._stop_class[rows_b], tokens_b]
         return found
 

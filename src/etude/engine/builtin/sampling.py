@@ -23,11 +23,12 @@ class Stream(IntEnum):
     result, so all draws are independent."""
 
     TOKEN = 0
-    """Draws a position's token from the main head or, after a rejected draft, from what remains of its distribution."""
+    """Its numbers draw a position's token from the main head's distribution or, after a rejected draft, from what
+    remains of this distribution."""
     DRAFT = 1
-    """Draws the token that the draft head proposes for a position."""
+    """Its numbers draw the token that the draft head proposes for a position."""
     ACCEPT = 2
-    """Decides whether the draft for a position is accepted."""
+    """Its numbers decide whether the draft for a position is accepted."""
 
 
 def uniforms(seeds_b: NDArray[np.uint64], positions_b: NDArray[np.int64], stream: Stream) -> Tensor:

@@ -27,20 +27,20 @@ from etude.engine.builtin.prefix import Match, PrefixTable
 from etude.engine.protocol import EngineError, GenerateRequest, IntArray
 
 WORTH_A_STEP = 16
-"""A request waits one step for a prefix that another one is about to compute only if this saves so many tokens more
-than the best prefix in the cache."""
+"""Number of tokens that waiting must save for a request to wait one step for a prefix that another request is about to
+compute. They are counted beyond those that the best prefix in the cache saves."""
 TOKENS_AT_ONCE = 8192
 """Maximum number of prompt tokens prefilled per step, but at least one prompt. More would delay decoding rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A request that begins in cache row `row`."""
+    """A request that begins in cache row `row`. It reuses the first `reused` positions of the cached row `source`."""
 
     request: GenerateRequest
     row: int
     source: int
-    """Row to copy the first `reused` positions from; `row` itself if nothing has to be copied."""
+    """Row from which the first `reused` positions are copied; `row` itself if nothing has to be copied."""
     reused: int
 
 

@@ -171,7 +171,7 @@ class _Loop:
         """Why the loop no longer serves requests; empty while it does."""
 
     def run(self) -> None:
-        """Decode until the command None. If the engine fails, answer every later command with the error."""
+        """Decode until the command None arrives. If the engine fails, answer every later command with the error."""
         torch.set_num_threads(self._threads)  # applies to the calling thread only
         try:
             while self._run_commands():
@@ -248,7 +248,8 @@ class _Loop:
             run()
 
     def _run_commands(self) -> bool:
-        """Run commands, waiting for them while there is nothing to decode. Return False if the loop must end."""
+        """Run the commands in the queue. While there is nothing to decode, wait for more. Return False if the loop must
+        end."""
         while True:
             if self._between_rounds and self.engine.swappable:
                 for run in self._between_rounds:

@@ -73,8 +73,8 @@ def verify(
     seeds_b: NDArray[np.uint64],
     positions_b: NDArray[np.int64],
 ) -> Sampled:
-    """Sample the token at each row's position and, if its draft is accepted, at the next one. `logits_b2v` are the main
-    head's logits for both; they are overwritten."""
+    """Sample the token at each row's position and, if its draft is accepted, also the token at the next position.
+    `logits_b2v` are the main head's logits for these two positions; they are overwritten."""
     rows, _, vocab = logits_b2v.shape
     tempered = Tempered.of(logits_b2v.view(2 * rows, vocab), temperatures_b.repeat_interleave(2))
     weights_b2v, totals_b2 = tempered.weights_bv.view(rows, 2, vocab), tempered.totals().view(rows, 2)

@@ -24,7 +24,7 @@ class Fit(StrEnum):
     """Whether an agent's version of a file can be written to the user's folder, where the file may have changed."""
 
     WRITES = "writes"
-    """The file in the folder is unchanged since the agent started, so the agent's version replaces it."""
+    """The user has not changed the file since the agent started, so the agent's version replaces it."""
     THERE = "there"
     MERGES = "merges"
     """The user and the agent both changed the file, and their changes can be merged."""

@@ -41,7 +41,7 @@ class LinterRun:
     """All folders that contain this linter's configuration and files that it checks."""
     path: str
     was_configured: bool
-    """Whether the folder already contained the configuration when the agent began."""
+    """Whether the folder in which the linter runs already contained the linter's configuration when the agent began."""
     start: Mapping[str, bytes]
 
     @property

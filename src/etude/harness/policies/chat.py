@@ -37,7 +37,8 @@ class _AskOtherwise(Exception):
 
 
 class _AskAgain(Exception):
-    """A temporary failure. `seconds` is the waiting time that the answer gives; 0 if it gives none."""
+    """The endpoint failed temporarily (status 429 or 5xx), so the request is to be sent again. `seconds` is how long
+    its answer asks to wait, at most _LONGEST_PAUSE; 0 if it does not ask."""
 
     def __init__(self, problem: str, seconds: float = 0.0) -> None:
         super().__init__(problem)

@@ -52,7 +52,7 @@ class Transcript:
         self._conversation: str | None = None
         self._segment: int | None = None
         self._given = 0
-        """Number of the conversation's messages whose ids are in `_exchanges`."""
+        """Number of the conversation's messages that are encoded in `_exchanges`, up to the last turn of the model."""
         self._last: Message | None = None
         """The message before the model's last turn. If a conversation now has another message there, it was cut
         back."""
@@ -114,7 +114,7 @@ class Transcript:
         return known[3]
 
     def _begun(self, conversation: Conversation) -> _Next:
-        """Encode all messages, since no earlier prompt can be extended."""
+        """Return the first prompt of a new segment: all messages of the conversation are encoded anew."""
         messages = conversation.messages
         if [m.role for m in messages[:2]] != [Role.SYSTEM, Role.USER]:
             raise ValueError("a conversation begins with a system and a user message")
@@ -124,7 +124,7 @@ class Transcript:
         return _Next([*self._form.recall(exchanges[:past]), *exchanges[past:]], given, kind, [])
 
     def _continued(self, messages: Sequence[Message]) -> _Next:
-        """Encode only the messages after the last recorded turn."""
+        """Return the prompt after the last recorded turn. Only the messages since that turn are encoded."""
         last = self._exchanges[-1]
         closing = self._form.closing([*last.given, *last.sampled])
         exchanges, given, past = self._said(self._exchanges, closing, messages, self._given)

@@ -28,8 +28,8 @@ from etude.harness.search.watch import CannotWatch, Changes, Watch
 LEAST_FILES = 3_000
 """Folders with fewer files get no index: ripgrep alone searches them in a few hundredths of a second."""
 MOST_SHARE = 1 / 3
-"""Maximum fraction of the indexed files that one indexed search reads, and that may change before the index is rebuilt.
-If more files, and more than READ_AT_ONCE, may match, ripgrep searches all files."""
+"""Maximum fraction of the indexed files that one indexed search may read. If more files may match, and more than
+READ_AT_ONCE, ripgrep searches all files. If a larger fraction has changed, the index is rebuilt."""
 READ_AT_ONCE = 200
 """Maximum number of changed files that are indexed again before one search; the rest count as files that may match."""
 
@@ -130,7 +130,8 @@ class Grep:
         return bool(scope.below) and (self.index is None or not any(path.startswith(below) for path in self.index.ids))
 
     def _only(self, need: Need, globs: Sequence[str], seconds: float) -> Collection[bytes] | None:
-        """Return the files that may meet `need`, or None if ripgrep should search all files."""
+        """Return the files that may contain what a pattern needs (`need`), or None if ripgrep should search all
+        files."""
         self._open()
         if need == ANY or self.index is None or self._too_many(self.index.candidates(need)):
             return None
@@ -178,7 +179,8 @@ class Grep:
         builder.wait()
 
     def _refresh(self) -> None:
-        """Add every file that differs from the index to `_stale`, and index up to READ_AT_ONCE of them."""
+        """Add every file that differs from its indexed state to `_stale`. Then index up to READ_AT_ONCE of these files
+        again, and remove them from `_stale`."""
         assert self.index is not None
         changes = self._watch.poll() if self._watch else Changes(lost=True)
         if changes.lost:
@@ -203,9 +205,9 @@ class Grep:
         self._stale = self.index.differing(self.root, self.ripgrep.files(self.root))
 
     def _list_anew(self) -> None:
-        """Make `_stale` agree with the files that ripgrep lists: add those that are not indexed, and drop those that
-        are neither listed nor indexed. Ripgrep would search the latter only after a change of the ignore rules, which
-        is detected."""
+        """Make `_stale`, the files that changed since they were indexed, agree with the files that ripgrep lists. Add
+        listed files that are not indexed. Drop files that are neither listed nor indexed: ripgrep would search them
+        only after a change of the ignore rules, which is detected."""
         assert self.index is not None
         listed = set(self.ripgrep.files(self.root))
         self._stale = {path for path in self._stale if path in listed or path in self.index.ids}

@@ -47,9 +47,10 @@ class Index:
     linked: set[int] = field(default_factory=set)
     """Ids of files with several hard links, which may be changed under a name outside the folder."""
     shards: list[Shard] = field(default_factory=list)
-    """Signatures of the files that were indexed before these shards were built."""
+    """Signatures of most files, packed into one bit matrix per group of files. Files that were indexed after the
+    packing are in `loose`."""
     loose: dict[int, Bits] = field(default_factory=dict)
-    """Signatures, by file id, of files that were indexed after `shards` was built."""
+    """Signatures, by file id, of files that were indexed after `shards` was built and are not packed into it yet."""
     ids: dict[bytes, int] = field(default_factory=dict)
     """The valid id of each indexed path."""
 
@@ -91,7 +92,8 @@ class Index:
         return [self.paths[file] for file in self.linked if self._counts(file)]
 
     def compact(self) -> None:
-        """Move all signatures into shards, drop those of invalid ids, and renumber the files."""
+        """Pack all signatures into shards and renumber the files. Entries of files that left the index, or were indexed
+        again, are dropped."""
         if not self.loose and len(self.ids) == len(self.paths):
             return
         dropped = np.ones(len(self.paths), np.bool_)

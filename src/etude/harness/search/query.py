@@ -61,7 +61,8 @@ ANY = All()
 
 
 def need_of(pattern: Pattern) -> Need:
-    """Return the pattern's need; ANY if the pattern cannot be analysed or the need would be empty or too large."""
+    """Return the pattern's need: a condition that every file with a match meets. Return ANY, which every file meets, if
+    the pattern cannot be analysed, or its need would be empty or too large."""
     if len(pattern.text) > MOST_LETTERS:
         return ANY
     read: Callable[..., Node] = literal if pattern.fixed else parse
@@ -87,14 +88,17 @@ def _need(node: Node) -> Need:
 
 
 class _Runs:
-    """Builds a need from pattern nodes, which are added from left to right."""
+    """Builds the need of a pattern (a condition that every file with a match meets). The pattern's nodes are added from
+    left to right."""
 
     def __init__(self) -> None:
         self.current: frozenset[bytes] = frozenset({b""})
-        """All strings that the nodes since the last cut can match in sequence. A cut, at a wildcard or where there
-        would be too many strings, adds to `needs` the need that a file contains one of them."""
+        """All strings that the nodes since the last cut can match in sequence. A cut is made at a wildcard, or where
+        there would be too many strings. It empties `current`, and adds to `needs` that a file contains one of the
+        strings."""
         self.needs: list[Need] = []
-        """Needs of all nodes added so far, except those whose strings are in `current`."""
+        """Conditions that a file with a match meets, from all nodes added so far except those whose strings are in
+        `current`."""
 
     def add(self, node: Node) -> None:
         options = _options(node)

@@ -33,8 +33,8 @@ _LONGEST_PATH = 2 * 4096
 
 _SPECIAL = re.compile(rb"[\\*?\[\]{}!# \t]")
 _UNSAYABLE = re.compile(rb"[\r\n\x80-\xff]+")
-"""Bytes that may be invalid in a rule, which is a line of UTF-8. A star replaces them: the rule then lets ripgrep
-search this file and perhaps others, but never hides this file."""
+"""Bytes of a path that may be invalid in an ignore rule, which is a line of UTF-8. In the rule, a star replaces them.
+Such a rule lets ripgrep search the path's file and perhaps others, but never hides the file."""
 
 
 class NoRipgrep(Exception):

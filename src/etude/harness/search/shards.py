@@ -35,7 +35,8 @@ class Shard:
     """Ids of the shard's files. The i-th file's signature is column i of the bit matrix."""
 
     def may_hold(self, need: Need) -> Ids:
-        """Return the ids of the shard's files that may meet `need`."""
+        """Return the ids of the shard's files that may meet `need`, the condition that a search pattern sets on files
+        (see query.py)."""
         hits = np.unpackbits(self._hits(need), count=len(self.files))
         return self.files[hits.view(np.bool_)]
 
@@ -62,7 +63,8 @@ class Shard:
 
 
 def holds(bits: Bits, need: Need) -> bool:
-    """Return whether a file with this signature may meet `need`."""
+    """Return whether a file with this signature may meet `need`, the condition that a search pattern sets on files (see
+    query.py)."""
     if isinstance(need, Literal):
         return bool(bits[need.hashes & np.uint32(len(bits) - 1)].all())
     if isinstance(need, All):

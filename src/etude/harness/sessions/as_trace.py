@@ -20,7 +20,8 @@ from etude.trace.trace import Segment, StopCause, Trace
 
 
 def as_trace(session: SavedSession) -> Trace:
-    """Convert a session to a trace. `task` is the first line of the user's first request, and `split` is empty."""
+    """Convert a session to a trace. The trace's `task` is the first line of the user's first request, and its `split`
+    is empty."""
     conversation = session.conversation
     return Trace(
         id=session.folder.name,
@@ -63,7 +64,7 @@ def _segments(session: SavedSession) -> list[Segment]:
 
 
 def _changes(session: SavedSession) -> Iterator[str]:
-    """Yield the diff of each set of accepted changes, then of the open ones."""
+    """Yield a diff for each time that the user accepted changes, then one of the changes not accepted yet."""
     for signal in session.signals:
         if signal["what"] == "edits_accepted":
             yield _diff(session, {path: (c["before"], c["now"]) for path, c in signal.get("changes", {}).items()})

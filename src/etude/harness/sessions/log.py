@@ -26,7 +26,8 @@ class _FirstPiece:
 
 
 def _listening(policy: Any) -> _FirstPiece | None:
-    """Return the policy's callback `on_piece`, which the first call wraps; None if the policy does not stream."""
+    """Wrap the policy's callback `on_piece`, unless it is wrapped already, to note when the first piece of a turn
+    comes. Return the wrapper; None if the policy does not stream."""
     tell = getattr(policy, "on_piece", None)
     if tell is None or isinstance(tell, _FirstPiece):
         return tell
@@ -35,7 +36,8 @@ def _listening(policy: Any) -> _FirstPiece | None:
 
 
 class SessionLog(Observer):
-    """Observer that records a run and passes events on to `inner`, whose time does not count as the policy's."""
+    """Observer that records a run in the session's log and passes all events on to the observer `inner`. The time that
+    `inner` takes does not count as the policy's."""
 
     def __init__(self, record: SessionRecord, workspace: OverlayWorkspace, toolbox: Toolbox, inner: Observer) -> None:
         self._record, self._workspace, self._toolbox, self._inner = record, workspace, toolbox, inner

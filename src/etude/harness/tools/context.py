@@ -47,7 +47,7 @@ class Output:
     """Running time of the call's command, which counts toward `Budgets.tool_seconds`; 0 if the host was short of CPU
     time."""
     reread: bool = False
-    """Whether the call read a file that the agent had read before, but not since its latest self-summary."""
+    """Whether the call read a file that the agent had last read before its latest self-summary."""
 
 
 class ToolContext:
@@ -76,8 +76,8 @@ class ToolContext:
         self._after_edit = after_edit
         self._shown: dict[str, bytes] = {}
         self._read: dict[str, int] = {}
-        """For each file that the agent has read: the number of self-summaries before its last read. The least recently
-        read file comes first."""
+        """For each file that the agent has read: how many self-summaries there were before its last read. The least
+        recently read file comes first."""
 
     async def has_edited(self, path: str, data: bytes | None) -> None:
         """Record that a tool changed a file (None: deleted it); every tool calls this after each change."""
@@ -106,7 +106,8 @@ class ToolContext:
             self._shown[path] = xxhash.xxh3_128_digest(data)
 
     def has_read(self, path: str, data: bytes) -> bool:
-        """Record a read. Return whether the agent had read the file before, but not since its latest self-summary."""
+        """Record that the agent reads a file. Return whether it last read the file before its latest self-summary;
+        False if this is its first read."""
         self.has_shown(path, data)
         before = self._read.pop(path, self.context)
         self._read[path] = self.context

@@ -78,8 +78,8 @@ def parse_line_edits(text: str) -> dict[int, str]:
 
 
 def replacement(old: str, text: str) -> list[str]:
-    """Return the lines that replace the line `old`. They get the indentation of `old`, unless the new text is itself
-    indented, and its carriage return if it ends with one."""
+    """Return the lines of `text`, which replace the line `old`. They get the indentation of `old`, unless `text` is
+    itself indented. If `old` ends with a carriage return, so do they."""
     new = text.removesuffix("\n").split("\n")
     indentation = old[: len(old) - len(old.lstrip(" \t"))]
     if not new[0].startswith((" ", "\t")):

@@ -108,7 +108,8 @@ class FolderFiles(Mapping[str, bytes]):
             self._kept[path] = (UNSURE, data)
 
     def _is_still(self, path: str, data: bytes) -> bool:
-        """Return whether a file whose state has changed still has these contents. If so, remember its new state."""
+        """Return whether a file whose state (size, times, inode) has changed still has the contents `data`. If so,
+        remember its new state."""
         try:
             state, now = _contents(self.folder / path)
         except OSError:
@@ -221,7 +222,8 @@ def put(files: Mapping[str, bytes], path: str, data: bytes | None) -> Mapping[st
 
 
 def differing(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]:
-    """Return the paths whose contents differ. Of two states of a folder, only changed files are compared."""
+    """Return the paths whose contents differ. If both mappings are states of one folder (FolderFiles or Layered), only
+    the files that are changed in one of them are compared."""
     if one is other:
         return []
     changes, others = _changes(one), _changes(other)
@@ -238,8 +240,8 @@ def _changes(files: Mapping[str, bytes]) -> Mapping[str, bytes | None] | None:
 
 
 def pinned(files: Mapping[str, bytes], paths: Iterable[str]) -> Mapping[str, bytes]:
-    """Return `files` with the contents of `paths` stored as changes, so that `FolderFiles.rebase` cannot replace
-    them."""
+    """Return `files` with the present contents of `paths` stored as changes on top of the folder's files, so that
+    `FolderFiles.rebase` cannot replace them. Mappings other than FolderFiles and Layered are returned as they are."""
     if isinstance(files, FolderFiles):
         files = Layered(files)
     return files.put_all({path: files.get(path) for path in paths}) if isinstance(files, Layered) else files

@@ -69,15 +69,16 @@ class FolderRunner(BoxedCommands):
         self._open_box = open_box
         self._base = base
         self._state_in_image: dict[str, FileState] = {}
-        """State of each file when it was copied into the image."""
+        """State of each file of the user's folder when it was copied into the box's image."""
         self._unsure: dict[str, bytes] = {}
-        """Content hash of each file whose state in the image is UNSURE, which shows whether the file has changed."""
+        """Content hash of each file whose state at the copy into the image is UNSURE: the state cannot show whether the
+        file has changed since, but the hash can."""
         self._contents_in_box: dict[str, bytes | None] = {}
         """Contents of files that were written to the box or changed in it since it was created (None: deleted)."""
         self._too_large: set[str] = set()
-        """Files that had become too large when the image was built."""
+        """Files that were too large for the workspace when the image was built, and so were left out of it."""
         self._checked = 0
-        """Unix time, by the box's clock, after which the next check looks for changed files."""
+        """Unix time by the box's clock. The next check looks for files that changed after it."""
 
     async def run_in_scratch(
         self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float
@@ -154,8 +155,8 @@ class FolderRunner(BoxedCommands):
         return layered.put_all(found)
 
     def _keep(self, path: str) -> None:
-        """Store the contents that a file had before the last command changed it, or _UNKNOWN. Nothing needs to be
-        stored if the file on disk still has them."""
+        """Store, as the file's original, its contents before the last command changed it; _UNKNOWN if they are lost. If
+        the user's file on disk still has these contents, nothing is stored."""
         if path in self._contents_in_box:
             before = self._contents_in_box[path]
             if before is not None:

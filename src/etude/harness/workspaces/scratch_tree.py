@@ -23,7 +23,8 @@ from etude.harness.workspaces.workspace import AGENT_ENV, TOO_LARGE
 from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused
 
 SCRATCH = "/tmp/etude-scratch"
-"""Path of the scratch tree in a box. On the host, outputs show it in place of a temporary folder's path."""
+"""Path of the scratch tree in a box. If commands run on the host, the tree is a temporary folder. Their output then
+shows this path in place of that folder's."""
 PREPARE_SECONDS = 60.0
 LINKED = frozenset({"node_modules", ".venv", "venv", ".tox", ".nox"})
 """Names of folders with installed packages, which are not copied into the scratch tree but linked."""

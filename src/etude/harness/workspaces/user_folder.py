@@ -123,8 +123,9 @@ class FolderWorkspace(OverlayWorkspace):
         self.left.update(changes)
 
     async def _about_to_run(self) -> None:
-        """Record the files before a command. While a job runs, its changes cannot be distinguished from the user's: all
-        then count as the agent's."""
+        """Record the files before a command, so that later differences count as the agent's. The folder is read again
+        first, so that the user's own changes do not count, unless a background command is running: its changes cannot
+        be told from the user's, so all count as the agent's."""
         if self._terminals is None or all(code is not None for _, _, code in self._terminals.jobs()):
             await self._look()
         self._begun = self._files

@@ -1,8 +1,8 @@
 """Converts the element types of the low-precision formats, E4M3, E2M1 and E8M0, to and from fp32.
 
-Invariant: every conversion to a small type rounds once, to nearest with ties to even, and saturates; every conversion
-to fp32 is exact. Infinities saturate like any large number. NaN is treated as each function says. Subnormals are kept
-in both directions.
+Invariant: every conversion to E4M3 or E2M1 rounds once, to nearest with ties to even, and saturates; E8M0, which holds
+only scales, is rounded up. Every conversion to fp32 is exact. Infinities saturate like any large number. NaN is treated
+as each function says. Subnormals are kept in both directions.
 
 Arithmetic is used instead of tables: per number on one core, a table lookup costs 0.5 to 2.4 ns, torch.bucketize
 8.3 ns, and one pass of arithmetic over numbers in cache 0.06 to 0.1 ns. A device that flushes subnormals of fp32 would
@@ -43,8 +43,8 @@ class Element:
 E4M3 = Element(mantissa_bits=3, smallest_normal=2.0**-6, largest=448.0)
 E2M1 = Element(mantissa_bits=1, smallest_normal=1.0, largest=6.0)
 _E2M1_CONSTANT = torch.tensor(((_MANTISSA_BITS - E2M1.mantissa_bits) << _MANTISSA_BITS) - 2 * _BIAS, dtype=torch.int32)
-"""The constant part of the bits of the number that `to_e2m1` adds to round. Created once: in every call it would cost
-half as much as a pass over the numbers."""
+"""To round a magnitude, `to_e2m1` adds a number to it. This is the part of that number's bits that is the same for all
+magnitudes. The tensor is created once, because creating it takes half as long as a pass over a tensor's numbers."""
 
 
 def round_to_(values: Tensor, element: Element) -> Tensor:
@@ -131,8 +131,9 @@ def reciprocal_of_e8m0(codes: Tensor) -> Tensor:
 
 
 def _with_special_values(bits: Tensor, codes: Tensor, subnormal: int) -> Tensor:
-    """Correct fp32 numbers that were made from E8M0 codes (powers of two) by setting exponent bits alone. `bits` holds
-    the numbers as integers. Two values need mantissa bits too and are overwritten: 2^-127, which is subnormal, and NaN.
+    """Correct fp32 numbers that were made from E8M0 codes (powers of two) by setting exponent bits alone. `bits` has
+    the numbers' bits as integers. Two values need mantissa bits too and are overwritten: 2^-127, which is subnormal,
+    and NaN.
 
     `subnormal` is the code that stands for 2^-127; code 255 is NaN. Most tensors have neither code, so the maximum and
     the minimum are looked at first, which is faster than comparing each code.

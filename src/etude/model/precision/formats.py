@@ -49,7 +49,8 @@ FORMATS = {
         Format("fp8_row", quantise_row_fp8, fake_row_fp8),
     )
 }
-"""nvfp4 has one outer scale per token, nvfp4_tensor one per tensor; fp8_tile is block FP8 with blocks of 1 x 128."""
+"""The low-precision formats by name. nvfp4 has one outer scale per token, nvfp4_tensor one per tensor. fp8_tile is
+block FP8 with blocks of 1 x 128."""
 
 
 def format_named(name: str) -> Format:

@@ -50,7 +50,7 @@ class Operand:
     values: Tensor
     """Rounded values [..., K], without NVFP4's outer scale: fp32, or bf16 where that is exact."""
     outer: Tensor | None = None
-    """Outer scale of the matmul's result: fp32, broadcasts to [..., 1]; None is 1."""
+    """NVFP4's outer scale, by which the matmul's result is multiplied: fp32, broadcasts to [..., 1]; None means 1."""
 
     def rows(self, chosen_r: Tensor) -> Operand:
         """Return the rows `chosen_r` of this operand, [N, K]; index N stands for a row of zeros."""
@@ -84,8 +84,8 @@ class Numerics:
 
     @property
     def block(self) -> int:
-        """Block size of the backward pass: an expert's tokens are padded to a multiple, so that no block has tokens of
-        two experts. bf16 has no blocks; there the padding only limits the number of matmul shapes."""
+        """Block size of the backward pass. Each expert's tokens are padded to a multiple of it, so that no block has
+        tokens of two experts. bf16 has no blocks; there the padding only limits the number of matmul shapes."""
         return fp8.BLOCK if self.rounding == "fp8_block" else mxfp8.BLOCK
 
     def activations(self, x: Tensor) -> Operand:
@@ -123,7 +123,8 @@ class Numerics:
                 raise CannotQuantise("bf16 has no codes and scales")
 
     def operand(self, codes: Sequence[Quantised], dtype: torch.dtype) -> Operand:
-        """Dequantise weights [E, M, K] to one operand [E, sum of M, K]. `dtype` is that of the activations."""
+        """Dequantise the codes of weights [E, M, K], and join the weights along M to one operand [E, sum of M, K].
+        `dtype` is that of the activations."""
         values, outer = [], None
         for q in codes:
             if isinstance(q, NVFP4):
@@ -169,7 +170,8 @@ class Numerics:
         return y.to(dtype)
 
     def input_gradient(self, dy: Tensor, weights: Sequence[Tensor], cuts: Sequence[int]) -> Tensor:
-        """Compute dy W, the gradient of x, from rounded operands. W is `weights`, [E, M, K] each, joined along M."""
+        """Compute dy W, the gradient of x, from rounded operands. W consists of `weights` ([E, M, K] each), joined
+        along M. Expert e has the rows from cuts[e] to cuts[e + 1] of dy."""
         # Each weight's part of dy is rounded by itself, because its output width need not be a multiple of the block.
         parts = dy.split([weight.shape[1] for weight in weights], -1)
         left = torch.cat([self._backward(part) for part in parts], -1)

@@ -132,7 +132,8 @@ def _products(scales: Tensor, outer: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _divisors(scales: Tensor, reciprocal_bits: int | None) -> tuple[Tensor, bool]:
-    """Return the scales and True (divide by them), or rounded reciprocals of `reciprocal_bits` and False (multiply)."""
+    """Return the scales and True, to divide by them. With `reciprocal_bits`, return their reciprocals, rounded to this
+    many bits, and False, to multiply by them."""
     if reciprocal_bits is None:
         return scales, True
     return significant_bits_(scales.reciprocal(), reciprocal_bits), False

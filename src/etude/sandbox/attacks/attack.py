@@ -19,7 +19,7 @@ from etude.sandbox.contract import Box, BoxSpec, Feature, Limits, Process, Sandb
 from etude.sandbox.inside import seccomp
 
 PATIENCE = 60.0
-"""Seconds for what takes a moment on a calm host."""
+"""Timeout in seconds of commands that take a moment on a host without other load."""
 SMALL = Limits(memory_mb=96, processes=20, cpu_seconds=30, file_mb=4, disk_mb=16)
 LARGE = Limits(memory_mb=96, processes=40, cpu_seconds=20, file_mb=64, disk_mb=32)
 
@@ -35,7 +35,7 @@ def program(name: str, *words: str) -> list[str]:
 
 
 def system_calls() -> dict[str, int]:
-    """Return the numbers of the system calls that the programs make, by name."""
+    """Return this machine's system call numbers by name, for the programs in programs/."""
     file = Path(seccomp.__file__).with_name("seccomp.json")
     numbers: dict[str, int] = json.loads(file.read_text(encoding="utf-8"))["numbers"][platform.machine()]
     return numbers
@@ -81,7 +81,7 @@ class Scene:
         self.breaches.append(" ".join(str(what).split())[:300])
 
     def count(self, ok: bool, what: object) -> None:
-        """Count a try that the sandbox withstood if `ok`."""
+        """Count a try: as withstood if `ok`, else as a breach, which `what` describes."""
         self.held() if ok else self.breach(what)
 
     @property
@@ -114,7 +114,7 @@ class Scene:
             await self.run(box, name, *words, source=source, user=user)
 
     async def lives(self, box: Box) -> None:
-        """Count as a breach that the box does not answer any more."""
+        """Run a command in the box to see whether it still answers, and count this try; no answer is a breach."""
         done = await box.exec("echo alive", timeout=PATIENCE)
         self.count(done.stdout == b"alive\n", f"box {box.id} does not answer: {done}")
 
@@ -129,11 +129,12 @@ class Attack:
     needs: tuple[Need, ...]
     act: Act
     race: bool
-    """It needs luck, so it is tried `Scene.races` times."""
+    """Whether the attack needs luck, so that it is tried `Scene.races` times."""
 
 
 def attack(of: AttackClass, *needs: Need, race: bool = False) -> Callable[[Act], Attack]:
-    """Return a decorator that turns a function into an Attack named after it. `needs`: beyond those of the class."""
+    """Return a decorator that turns a function into an Attack of the class `of`, named after the function. The attack
+    needs `needs`, besides what all attacks of its class need."""
 
     def make(act: Act) -> Attack:
         name = getattr(act, "__name__", "").replace("_", "-")

@@ -1,5 +1,6 @@
 """The classes of attacks on a sandbox. Each has an invariant: what no attack of the class may achieve, however it is
-spelled. A mode promises a class if its backend has the features and capabilities that the class needs."""
+spelled. A mode (a way to isolate boxes) promises this if its backend has the features and capabilities that the class
+needs."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ Need = Feature | Capability
 class AttackClass:
     name: str
     invariant: str
-    """As docs/threats.md has it."""
-    """As docs/threats.md has it."""
+    """The rule that no attack of the class may break, in the words of docs/threats.md."""
     needs: tuple[Need, ...] = ()
-    """What a backend must have to promise the class. An attack may need more."""
+    """Features and capabilities that a backend must have for a promise of the invariant. A single attack may need
+    more."""
 
 
 PATHS = AttackClass(
@@ -121,7 +122,7 @@ WITHOUT: dict[Need, str] = {
     Capability.OWN_KERNEL: "boxes share the host's kernel",
     Capability.OWN_MACHINE: "boxes are no virtual machines",
 }
-"""What it means for a mode not to have something that a class needs."""
+"""What it means for a mode (a way to isolate boxes) not to have a feature or capability."""
 
 
 def lacking(needs: Iterable[Need], has: frozenset[Need]) -> list[Need]:

@@ -34,7 +34,8 @@ INSIDE: dict[str, tuple[AttackClass, tuple[Need, ...]]] = {
     "netlink": (classes.NETWORK, (_INIT,)),
     "system_calls": (classes.CALLS, ()),
 }
-"""Functions of programs/escapes.py that need nothing prepared: class, and needs beyond those of the class."""
+"""Attacks that only run a function of programs/escapes.py in a fresh box, by the function's name. Each has its class,
+and the features that it needs beyond those that the class needs."""
 
 
 def _inside(name: str) -> Attack:
@@ -147,7 +148,7 @@ DOCKERS_CAPABILITIES = sum(1 << bit for bit in (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 
 
 @attack(classes.RIGHTS)
 async def rights_over_the_host(scene: Scene) -> None:
-    """Hold a capability, or be able to gain one."""
+    """Hold a capability in a command of the box, or be able to gain one."""
     box = await scene.box(Limits())
     for user in scene.users:
         status = (await box.exec("cat /proc/self/status", timeout=20, user=user)).stdout.decode()
@@ -223,7 +224,7 @@ async def shared_and_file_memory(scene: Scene) -> None:
 
 @attack(classes.FILLING, Feature.DISK_LIMIT)
 async def inodes(scene: Scene) -> None:
-    """Take all inodes; another box and this one go on."""
+    """Use up a box's inodes; others keep theirs, and this box recovers once it deletes the files."""
     box, other = [await scene.box(LARGE) for _ in range(2)]
     filled = await box.exec(["python", "-c", floods.FILL_INODES], timeout=60)
     scene.count(b"No space left" in filled.stdout, filled)
@@ -263,7 +264,8 @@ async def left_behind(scene: Scene) -> None:
 
 
 async def processes_of(box: Box) -> list[str]:
-    """Names and states of the box's processes, including the one that lists them. The state of pid 1 may vary."""
+    """Return name and state of each process in the box, including the shell that lists them. Pid 1 is left out, because
+    its state may vary."""
     look = (
         "for p in /proc/[0-9]*; do read -r pid name state rest <$p/stat && "
         '[ $pid != 1 ] && echo "$name $state"; done 2>/dev/null; true'

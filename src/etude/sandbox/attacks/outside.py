@@ -23,7 +23,8 @@ INWARD = (
     "fe80::1", "fec0::1", "feff::1", "ff02::1", "3fff::1", "5f00::1", "168.63.129.16", "fd00:ec2::254",
     "fe80::5efe:808:808", "fd00::200:5efe:808:808", "2600::5efe:7f00:1", "2002:808:808::5efe:7f00:1",
 )  # fmt: skip
-"""Addresses of the host, private networks, metadata services, or nobody, in every notation that leads there."""
+"""Addresses that a box must not reach: those of the host, of private networks and of metadata services, and reserved
+ones, in every notation that leads there."""
 
 
 @attack(classes.EGRESS)
@@ -51,7 +52,8 @@ _LINES = (
     ("CONNECT 127.0.0.1:{port}", "localhost"),
     ("CONNECT [::ffff:127.0.0.1]:{port}", "[::ffff:127.0.0.1]"),
 )
-"""Starts of requests, and their hosts, that a box sends where the allowed name localhost leads."""
+"""Requests with which a box asks its egress proxy for a service of the host: the beginning of the request line, and the
+host for the Host header. The box sends each to the address that it gets for localhost, the only allowed name."""
 
 
 @attack(classes.EGRESS)
@@ -105,7 +107,8 @@ def _plain(info: tarfile.TarInfo) -> None:
 
 
 def odd_roots(host: Path) -> dict[str, bytes]:
-    """Tars of root file systems that lead out, or have what no file system has."""
+    """Return tars of root file systems, by what is wrong with each: a path or link that leads out of the image, or
+    something that no real file system has. `host` is a folder of the host that no import may write to."""
     outside = str(host / "from-an-image")
     return {
         "an infinite time": _tar(("f", _pax(mtime="inf"), b"x")),

@@ -1,4 +1,5 @@
-"""Snapshots and forks of a box whose process wakes within the freeze and swaps a folder for a link."""
+"""Attacks on snapshots and forks: the box is frozen for the copy, but a process in it wakes and swaps folders for
+links."""
 
 from __future__ import annotations
 
@@ -14,33 +15,35 @@ SECRET = "seen-in-a-file-of-the-host"
 OTHERS_SECRET = "seen-in-a-file-of-another-box"
 CREATED = "created-on-the-host-by-a-box"
 _PERIODS = (15, 8, 4, 25, 2, 40)
-"""Milliseconds from the freeze to the wake-up, one after the other."""
+"""Intervals in milliseconds at which the frozen process is woken; each try of a race takes the next one."""
 _FOLDERS = 250
 _SETTLED = Limits(memory_mb=256, processes=20, cpu_seconds=60, disk_mb=256)
 
 
 def goals(scene: Scene) -> list[str]:
-    """What a link may lead to: the host's folder through /proc, and the boxes' cells. A process of the host
-    whose rights are no more than the copier's shows it the host's root: an attacker would try all pids."""
+    """Return the targets that a link in the box may have: the attack's folder on the host, through /proc/PID/root, and
+    the folder of all boxes' cells (the files that they have written). The copying process can follow /proc/PID/root of
+    any process of the host with no more rights than its own. An attacker would try all pids; here it is this
+    process's."""
     host = str(scene.folder)
     return [f"/proc/{os.getpid()}/root{host}", "/cells", f"/proc/{os.getpid()}/root{host}/into"]
 
 
 @attack(classes.PATHS, race=True)
 async def snapshot_of_a_waking_box(scene: Scene) -> None:
-    """Swap a folder for a link once, while the box is copied into a layer."""
+    """Swap folders for links once, while a snapshot copies the box's files into a layer."""
     await _race(scene, "once", "snapshot")
 
 
 @attack(classes.PATHS, race=True)
 async def snapshot_in_a_storm_of_swaps(scene: Scene) -> None:
-    """Swap a folder and a link as often as possible, so that one of both is copied and the other is entered."""
+    """Swap a few folders with links without pause, so that the copier looks at a folder but enters a link."""
     await _race(scene, "storm", "snapshot")
 
 
 @attack(classes.PATHS, race=True)
 async def fork_of_a_waking_box(scene: Scene) -> None:
-    """The same while a fork copies the box's cell, since a process has a file open."""
+    """Swap folders for links once, while a fork copies the box's files because one of them is held open."""
     await _race(scene, "once", "fork")
 
 
@@ -64,7 +67,8 @@ async def _race(scene: Scene, how: str, call: str) -> None:
 
 
 async def _try(scene: Scene, how: str, call: str, goal: str, period: float) -> None:
-    """Copy a box while it swaps. The copy may be refused, but not lead out. Errors of ours decide nothing."""
+    """Copy a box while a process in it swaps folders for links. The copy may be refused, but must not contain files
+    from outside the box. A lost box counts as a breach. Other exceptions leave the attack undecided."""
     box = await scene.sandboxes.create(scene.spec(_SETTLED))
     copies: list[Box] = []
     try:

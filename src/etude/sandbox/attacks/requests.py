@@ -1,4 +1,5 @@
-"""Names, files and processes that make a request fail as no request may: SandboxLost, a crash of ours, or no answer."""
+"""Attacks with names, files and processes on which a request about the box might fail as no request may: with
+SandboxLost, with an unexpected exception, or without an answer."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _FINE = (
     *(RequestRefused, BoxBusy, DiskFull, ImageError),
     *(FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError),
 )
-"""What the contract says a request may raise."""
+"""Exceptions that a request may raise by the sandbox's contract."""
 _ANSWER = 120.0
 _COPIES = (Feature.SNAPSHOT, Feature.FORK)
 
@@ -47,7 +48,8 @@ async def _ask(scene: Scene, what: str, call: Callable[[], Awaitable[object]]) -
 
 
 async def _ask_all(scene: Scene, box: Box, what: str, path: str) -> None:
-    """Make every request that reads or copies, then see whether the box lives."""
+    """Make every kind of request about `path` or the whole box, among them reading, writing, snapshot and fork. Then
+    see whether the box still answers. `what` describes the attack in the messages."""
     requests: dict[str, Callable[[], Awaitable[object]]] = {
         "read_file": lambda: box.read_file(path),
         "list_files": lambda: box.list_files(path),
@@ -90,7 +92,7 @@ NAMES = {
 
 @attack(classes.SERVING, Feature.BACKGROUND, *_COPIES)
 async def names_of_processes(scene: Scene) -> None:
-    """Give a process with a file open for writing an odd name; then fork, snapshot, stats."""
+    """Give a process that has a file open for writing an odd name; then make all requests, such as fork and stats."""
     for what, name in NAMES.items():
         box = await scene.box()
         await start(box, ["python", "-c", _NAMED, name.hex()])
@@ -125,7 +127,7 @@ kept = socket.socket(socket.AF_UNIX); kept.bind("named\\udcff".encode("utf-8", "
 
 @attack(classes.SERVING)
 async def folders_that_take_much(scene: Scene) -> None:
-    """Nest long names deeply, or fill a folder with long links; then list, read and copy it."""
+    """Nest folders with long names deeply, or fill a folder with long links; then list, read and copy that folder."""
     for what, code, words in (
         ("490 folders of 255 letters", _DEEP, ["255", "490", "1500"]),
         ("2,000 folders of 1 letter", _DEEP, ["1", "2000", "1"]),
@@ -138,7 +140,7 @@ async def folders_that_take_much(scene: Scene) -> None:
 
 @attack(classes.SERVING)
 async def odd_files(scene: Scene) -> None:
-    """Requests about pipes, loops, sockets, names that are no UTF-8, folders without rights."""
+    """Make requests about pipes, loops of links, sockets, names that are not UTF-8, and folders without rights."""
     box = await scene.box(LARGE)
     await prepare(box, ["python", "-c", _ODD])
     for path in ("deep", "deep/fifo", "deep/to-fifo", "deep/loop", "deep/zero", "deep/sparse", "deep/shut"):
@@ -146,12 +148,12 @@ async def odd_files(scene: Scene) -> None:
 
 
 _PERIODS = (15, 10, 20, 3, 8, 1)
-"""Milliseconds from one wake-up to the next."""
+"""Intervals in milliseconds at which processes are woken; each try of `waking_in_a_fork` uses the next one."""
 
 
 @attack(classes.SERVING, Feature.BACKGROUND, *_COPIES, race=True)
 async def waking_in_a_fork(scene: Scene) -> None:
-    """Processes that SIGCONT timers wake, and that change folders, while the box is forked and moved."""
+    """Fork a box, which moves its processes to a new root, while SIGCONT timers wake them and they change folders."""
     for number in range(scene.races):
         box = await scene.sandboxes.create(scene.spec(LARGE))
         try:

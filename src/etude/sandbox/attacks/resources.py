@@ -1,4 +1,4 @@
-"""What boxes share of one kernel: its tables, its buffers, and the number of processes."""
+"""Attacks on what all boxes share of one kernel: its tables, its buffers, and the number of processes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from etude.sandbox.contract import Capability, Feature, Limits, SandboxError
 _ROOMY = Limits(memory_mb=256, processes=40, cpu_seconds=60, file_mb=4, disk_mb=64)
 _CROWDED = Limits(memory_mb=4096, processes=20, cpu_seconds=60, file_mb=4, disk_mb=16)
 _HOLDERS = {"terminals": 4, "epoll": 4, "pipes": 2, "call_filters": 4}
-"""Processes that take from a table, where one does not get all: each may have 1,024 descriptors."""
+"""Number of processes needed to use up a table; one for the tables not named here. With its 1,024 descriptors, a single
+process cannot use up any of these tables."""
 _COUNTED_BY_USER = ("pipes", "in_flight")
-"""Tables that the kernel has for each user id, with no smaller limit."""
+"""Tables that the kernel limits for each user id only. So boxes with the same user id share them."""
 _NEEDS: dict[str, tuple[Need, ...]] = {
     **dict.fromkeys(_COUNTED_BY_USER, (Capability.KERNEL_TABLES, Feature.OWN_IDS)),
     **dict.fromkeys(tables.DENIED, (Capability.SYSTEM_CALLS,)),
     **dict.fromkeys(("timers", "message_queues"), (Capability.OWN_INIT,)),
     "segments": (Capability.NAMESPACES,),
 }
-"""What protects a table, where KERNEL_TABLES alone does not: its init gives a box a user namespace, which limits what
-the kernel counts there."""
+"""Capabilities and features that keep a box from using up a table; KERNEL_TABLES for tables not named here. OWN_INIT is
+among them because a box with its own init has a user namespace, which limits what the kernel counts there."""
 
 
 def _of_table(table: str) -> Attack:
@@ -54,7 +55,8 @@ def _of_table(table: str) -> Attack:
 
 
 async def _make_another(scene: Scene) -> None:
-    """Make one more box. Its limits are its own, so that none which has been prepared can be used for it."""
+    """Make one more box, or count a breach if that fails. Its limits differ from those of all other boxes, so that the
+    backend must make it now and cannot hand out one that it has prepared."""
     try:
         await scene.lives(await scene.box(replace(_ROOMY, processes=_ROOMY.processes + len(scene.boxes))))
     except SandboxError as error:
@@ -76,8 +78,8 @@ TABLE_ATTACKS = [_of_table(name) for name in tables.TABLES]
 
 
 _ALL_OF_64 = 161
-"""MiB: one more than a box of 64 MiB of memory and 16 of disk has in all, with /dev/shm (64) and its pid 1 (16). On
-cgroups of version 1, TCP and UDP have less: a quarter of that."""
+"""MiB that the attacks on buffers try to hold in a box with 64 MiB of memory and 16 MiB of disk. That is one more than
+the box has in all: memory, disk, /dev/shm (64) and pid 1 (16). On cgroups of version 1, TCP and UDP have a quarter."""
 
 
 def _of_buffers(kind: str) -> Attack:

@@ -22,19 +22,19 @@ class Outcome:
 
     attack: str
     of: str
-    """Name of the attack's class."""
+    """Name of the AttackClass that the attack belongs to."""
     tried: int = 0
     breaches: tuple[str, ...] = ()
     """What each successful try achieved."""
     lacks: tuple[str, ...] = ()
-    """What the mode lacks to promise this. Then nothing is tried."""
+    """Sandbox features that the attack needs and this mode lacks. If there are any, the attack is not tried."""
     undecided: str = ""
-    """Why the attack could not be tried, though the mode promises the class; empty if it was."""
+    """The error that ended the attack before it had a result; empty if the attack went through, or lacks a feature."""
 
 
 @dataclass(slots=True)
 class Cell:
-    """One class in one mode."""
+    """A cell of the table of results: the attacks of one class, summed up for one sandbox mode."""
 
     tried: int = 0
     succeeded: int = 0
@@ -55,7 +55,7 @@ async def run_attacks(
     races: int = 20,
     progress: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Try attacks one after the other. Those that need what the backend does not promise are not tried."""
+    """Try attacks one after the other. An attack is not tried if it needs a feature that the backend lacks."""
     image, found = await sandboxes.add_image(FILES), []
     for attack in attacks:
         found.append(await try_attack(attack, sandboxes, image, races=races))
@@ -83,7 +83,7 @@ async def try_attack(attack: Attack, sandboxes: Sandboxes, image: str, *, races:
 
 
 def cells(outcomes: Iterable[Outcome]) -> dict[str, Cell]:
-    """Sum up outcomes by class."""
+    """Sum up the outcomes of attacks in one sandbox mode, by the name of the attack's class."""
     found: dict[str, Cell] = {}
     for outcome in outcomes:
         cell = found.setdefault(outcome.of, Cell())
@@ -95,7 +95,8 @@ def cells(outcomes: Iterable[Outcome]) -> dict[str, Cell]:
 
 
 def table(modes: Mapping[str, Mapping[str, Cell]], classes: Sequence[AttackClass]) -> str:
-    """Draw the table: a row per class, a column per mode, and below it what each mode lacks means."""
+    """Draw the table of results: a row per attack class and a column per sandbox mode. Lines below the table explain
+    the features that some mode lacks."""
     names = list(modes)
     rows = [["", *names]]
     rows += [[each.name, *(str(modes[mode].get(each.name, Cell())) for mode in names)] for each in classes]

@@ -29,8 +29,8 @@ _LOOPBACK_6 = IPv6Address("::1")
 _CLOUD = tuple(map(ipaddress.ip_network, ("168.63.129.16/32", "fd00:ec2::/32", "fd20:ce::/32")))
 """Where clouds serve credentials, besides link-local addresses: Azure, AWS and Google."""
 _IPV4_IN_IPV6 = tuple(map(IPv6Network, ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
-"""Prefixes of IPv4 addresses in IPv6 notation: compatible, mapped, translated, and NAT64. They say nothing
-else, so the IPv4 address alone is judged."""
+"""Prefixes of IPv6 addresses that only stand for an IPv4 address: compatible, mapped, translated, and NAT64. Such an
+address is judged by its IPv4 address alone."""
 _6TO4 = IPv6Network("2002::/16")
 _ISATAP = (b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe")
 """What precedes the IPv4 address in the second half of an address of the ISATAP tunnels."""

@@ -240,7 +240,8 @@ class Connection:
         return write_head(f"{request.method} {target} HTTP/1.1", fields)
 
     async def _upload(self, framing: Framing, writer: asyncio.StreamWriter, progress: ExchangeProgress) -> bool:
-        """Send the request's body. Return whether the host took all. Raise BrokenTransfer if the box sent only part."""
+        """Send the request's body on to the real host. Return whether the host took all of it. Raise BrokenTransfer if
+        the box sent only part of it."""
         async for piece in pieces(self.reader, framing):
             progress.sent += len(piece)
             writer.writelines((b"%x\r\n" % len(piece), piece, b"\r\n") if framing.chunked else (piece,))

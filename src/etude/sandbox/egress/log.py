@@ -17,7 +17,7 @@ from typing import Any
 from etude.journal import append_rows, read_rows
 
 MOST_REFUSALS = 1000
-"""Maximum number of refusals that are written for one box."""
+"""Maximum number of rows about refused network requests that the log gets from one box."""
 _LONGEST = 2000
 
 

@@ -37,7 +37,7 @@ class Query:
     """The query's id, which the response repeats."""
     flags: int
     name: str
-    """The name as the box wrote it."""
+    """The host name that the query asks about, in the spelling of the query."""
     kind: int
     """The record type that the query asks for."""
     question: bytes
@@ -102,8 +102,8 @@ class NameServer:
         return self._names.get(getattr(found, "ipv4_mapped", None) or found)
 
     def addresses_of(self, name: str) -> list[Address]:
-        """Return an allowed name's addresses, chosen at its first query; [] if MOST_NAMES other names have
-        addresses."""
+        """Return the addresses of an allowed name. A new name is given addresses now, or [] if MOST_NAMES names have
+        some already."""
         if name not in self._numbers:
             if len(self._numbers) >= MOST_NAMES:
                 return []

@@ -158,8 +158,8 @@ class EmbeddedSandboxes:
         arguments: dict[str, str] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> AsyncIterator[TriedBuild]:
-        """Build in a separate store with a zygote of its own, in this store's scratch folder. All of it is removed at
-        the end."""
+        """Make a trial build of the Dockerfile in `context`: in a separate store, in this store's scratch folder, with
+        its own zygote (the process that makes boxes). Store and zygote are removed at the end."""
         folder = self.store.scratch / f"trial-{secrets.token_hex(6)}"
         try:
             trial = EmbeddedSandboxes(folder, memory_cells=self.memory_cells, upstream=self._upstream)
@@ -256,8 +256,8 @@ class EmbeddedSandboxes:
         return self.cgroups.create(name, memory_bytes=mib << 20, processes=limits.processes)
 
     def _open_egress(self, egress: Egress, box: str, image: Image, lease: Lease) -> tuple[BoxEgress, Lease]:
-        """Return the box's network access, and the image's lease with one more layer on top, which makes programs in
-        the box trust this backend's certificate authority and use the gate's name server."""
+        """Return the box's network access, and the image's lease with one more layer on top. With this layer, programs
+        in the box trust the certificate authority of this backend's egress proxy, and use the proxy's name server."""
         if self._egress is None:
             # Imported here because it loads cryptography, which is slow.
             from etude.sandbox.egress.gate import EgressGate

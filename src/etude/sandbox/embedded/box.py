@@ -65,8 +65,8 @@ class EmbeddedBox(ServedBox):
         self.cells, self.cgroup = cells, cgroup
         self.backend, self._gone = backend, gone
         self.sealing = asyncio.Lock()
-        """Overlapping forks and snapshots make the box's files read-only one after the other. Later forks find nothing
-        left to seal."""
+        """Lock held while a fork or snapshot makes the box's files read-only. Of overlapping ones, each waits for the
+        one before it, and later forks find nothing left to seal."""
         # If the zygote dies, close the box's socket, so that the box ends even if its death signal did not arrive.
         gone.add_done_callback(lambda _: channel.close() if channel.ready.done() else None)
 
@@ -103,7 +103,8 @@ class EmbeddedBox(ServedBox):
         return replace(found, disk_bytes=await asyncio.to_thread(self.backend.store.measure, folders))
 
     async def rehearse(self) -> list[str] | None:
-        """Return the files that the frozen processes map shared, or None if the processes cannot get another root."""
+        """Check whether the frozen processes can be moved to another root directory. Return the files that they map
+        shared, or None if they cannot be moved."""
         answer, _ = await self._ask({"op": "rehearse"})
         shared = answer.get("shared")
         if shared is not None and not (isinstance(shared, list) and all(isinstance(path, str) for path in shared)):

@@ -15,7 +15,7 @@ class Cell:
     """A folder with the files that a box has written."""
 
     path: str
-    """Path in the zygote's root directory."""
+    """Path of this cell's folder in the zygote's root directory."""
     remove: Callable[[str], None]
     holders: int = 0
     layer: str = ""

@@ -20,8 +20,8 @@ from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
 
 T = TypeVar("T")
 MAX_STACKED_LAYERS = 32
-"""With more overlay layers, the first access to a file becomes slow, and at some number the mount is refused. A fork
-that would reach this number merges all cells of the box into one, which takes as long as copying them."""
+"""With more overlay layers, the first access to a file becomes slow, and at some number the mount is refused. If a fork
+would reach this number, it copies all cells (folders that the box has written) into one, which takes long."""
 
 
 class CopyableBox(EmbeddedBox):
@@ -59,8 +59,8 @@ class CopyableBox(EmbeddedBox):
 
 
 async def _copied_cell(box: EmbeddedBox) -> tuple[str, list[Cell]]:
-    """Copy what the box has written since its last fork into a layer of the store. Return the layer and the box's older
-    cells, which are held for the caller, who must `drop` them."""
+    """Copy the box's newest cell (folder of written files) into a layer of the store. Return the layer and the box's
+    older cells. These stay in existence until the caller drops them (`drop`)."""
     async with _unwritable(box, kill=False):
         below = box.cells[1:]
         hold(below)
@@ -86,12 +86,12 @@ async def _uncancelled(work: Coroutine[Any, Any, T], undo: Callable[[T], object]
 
 @contextlib.asynccontextmanager
 async def _unwritable(box: EmbeddedBox, *, kill: bool) -> AsyncIterator[bool]:
-    """Freeze the box during the block, with no way to change its files. Yields whether no process is alive. Raises
+    """Freeze the box during the block, so that nothing can change its files. Yields whether no process is alive. Raises
     BoxBusy if a process has a file open for writing.
 
-    Two walls: all processes are held, and the files are read-only. Where one of them is missing, the other one holds.
-    Some processes cannot be held (a debugger holds them), and a shared writable mapping keeps the files from becoming
-    read-only."""
+    Two measures are taken: all processes are held, and the files are made read-only. One of them is enough. The first
+    fails for a process that a debugger already holds, the second if a process has a shared writable mapping of a file.
+    If both fail, BoxBusy is raised."""
     async with box.frozen(kill=kill) as frozen, box.sealing:
         if frozen.still:
             yield True
@@ -115,9 +115,9 @@ async def _seal_unwritable(box: EmbeddedBox, *, kill: bool) -> list[Cell]:
 
 
 async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
-    """Make what the box has written read-only for good; if processes prevent that, copy it instead. Return the cells
-    that the box's children use as lower layers, held for the caller, who must `drop` them. `still`: no process of the
-    box is alive."""
+    """Make the box's newest cell (folder of written files) read-only for good; if processes prevent that, copy it
+    instead. Return the cells that the box's children use as lower layers. They stay in existence until the caller drops
+    them (`drop`). `still`: no process of the box is alive."""
     below = list(box.cells)
     if await box.zygote.untouched(box.id, below[0].path, layers_of(below[1:], box.lease.paths)):
         hold(below[1:])
@@ -136,7 +136,8 @@ async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
 
 
 async def _merge_cells(box: EmbeddedBox, below: list[Cell], count: int) -> list[Cell]:
-    """Return `below` with its first `count` cells copied into one new cell. The hold on them passes to the new cell."""
+    """Copy the first `count` of the cells `below` into one new cell. Return the new cell and the remaining ones. The
+    caller holds the new cell in place of those copied, which are dropped."""
     merged = box.backend.new_cell(box.zygote)
     hold([merged])
     try:
@@ -149,7 +150,8 @@ async def _merge_cells(box: EmbeddedBox, below: list[Cell], count: int) -> list[
 
 
 async def _restack(box: EmbeddedBox, below: list[Cell], *, still: bool) -> bool:
-    """Move the box to a new cell on top of `below`. Return False if living processes prevent that."""
+    """Give the box a new cell (folder for what it writes), with the cells `below` as read-only layers under it. Return
+    False if living processes prevent that."""
     shared = [] if still else await box.rehearse()
     if shared is None:
         return False

@@ -19,14 +19,15 @@ from etude.sandbox.inside.users import MAX_ID
 
 _USERNS_STEPS = {"user namespace", "id map", "mount namespace", "private mounts", "user namespace of a box"}
 COUNTS_PER_NAMESPACE = (5, 14)
-"""The Linux from which on the process limit holds for a box's user namespace, and not for a user of the host."""
+"""Linux version from which on the kernel counts processes for a box's user namespace, so that each box has a limit of
+its own. Older versions count for a user of the host."""
 UNIFIED = "start the kernel with systemd.unified_cgroup_hierarchy=1"
 _CONTAINER = "start the container with --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the advice depends on. A number is None if the host has no such setting."""
+    """Facts about a host on which the advice depends. A number is None if the host has no such setting."""
 
     root: bool = False
     user: str = "user"
@@ -101,7 +102,7 @@ def for_users(lack: MissingSubids, facts: Facts) -> str:
 
 
 def for_cgroups(facts: Facts) -> str:
-    """Return what lets the kernel enforce the memory limit of a whole box."""
+    """Return advice on how to let the kernel enforce the memory limit of a whole box."""
     if facts.container:
         return "start the container with --cgroupns=private and a writable /sys/fs/cgroup (--privileged has both)"
     if 2 not in facts.cgroup_versions:
@@ -131,7 +132,8 @@ def for_kernel(wanted: tuple[int, int], facts: Facts) -> str:
 
 
 def for_own_ids(ids: IdRange | None, facts: Facts) -> str:
-    """Return what gives each box a range of host ids of its own, or else what makes sharing them less harmful."""
+    """Return advice on how to give each box a range of host ids of its own. If only root can do that, the advice also
+    says how to make shared ids less harmful."""
     if ids is None or ids.subordinate:
         return "run as root; at least pipes keep their size after sudo sysctl -w fs.pipe-user-pages-soft=0"
     if not ids.spare:

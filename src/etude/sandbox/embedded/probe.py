@@ -20,7 +20,7 @@ from etude.sandbox.inside import kernel
 # container usually has.
 _RANGES = ((2_000_000_000, 65_536), (32_768, 32_000))
 _END = 1 << 31
-"""Older kernels read ids in mount options as signed numbers."""
+"""All ids of boxes are below this number, because older kernels read ids in mount options as signed numbers."""
 
 
 class Mode(StrEnum):
@@ -31,8 +31,8 @@ class Mode(StrEnum):
     SUBUID = "subuid"
     """Run by an ordinary user with subordinate ids, which are the boxes' range of ids."""
     USER = "user"
-    """Run by a user without subordinate ids, whose own id is the only one in a box. There it belongs to the agent or to
-    root, and no second user exists."""
+    """Run by a user without subordinate ids. The only id in a box is this user's own, which the box gives to the agent
+    or to root. A box has no second user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Host:
 
 def probe_host() -> Host:
     """Find out how boxes can be made on this host. Raise SandboxUnavailable if it is certain that none can be. Other
-    obstacles show when the zygote starts."""
+    obstacles show only when the zygote starts (the process from which all boxes are cloned)."""
     if platform.system() != "Linux" or kernel.MACHINE not in ("x86_64", "aarch64"):
         raise SandboxUnavailable(
             f"boxes need Linux on x86_64 or aarch64; this is {platform.system()} on {kernel.MACHINE}"
@@ -75,7 +75,8 @@ def probe_host() -> Host:
 
 
 def advice(step: str, error: str) -> str:
-    """Return one line: the `error`, and the setting that fixes it. `step` is that of a StepFailed error."""
+    """Return a one-line message for a sandbox that cannot start: the `error`, and the host setting that fixes it.
+    `step` names the step of starting a box that failed (`StepFailed.step`)."""
     return f"the sandbox cannot start ({error}): {knobs.for_failure(step, knobs.Facts.read())}"
 
 

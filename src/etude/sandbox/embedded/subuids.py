@@ -78,7 +78,7 @@ def _rows_in(path: Path) -> list[Row]:
 
 
 def _own_names() -> set[str]:
-    """The names under which these files may list the caller: user id and user name."""
+    """Return the names under which /etc/subuid and /etc/subgid may list the caller: user id and user name."""
     uid = os.getuid()
     try:
         return {str(uid), pwd.getpwuid(uid).pw_name}

@@ -57,7 +57,7 @@ class ZygoteClient:
             raise SandboxUnavailable(advice(answer["step"], answer["error"]))
         ours.setblocking(False)
         self.own_ids: bool = answer["own_ids"]
-        """Each box has host ids of its own."""
+        """Whether each box has host ids of its own."""
 
     # -- messages from the zygote
 
@@ -125,9 +125,9 @@ class ZygoteClient:
     async def create(
         self, message: dict[str, Any], passed: Sequence[int], ended: Callable[[], None]
     ) -> asyncio.Future[dict[str, Any]]:
-        """Request a box. The zygote receives the descriptors `passed`: the box's end of its socket to this process; for
-        a box with egress (the message has `ports`), the socket over which the zygote sends the listening sockets of the
-        box's network; the entry files of the box's cgroups.
+        """Request a box. `passed` are descriptors that the zygote receives, in this order: the box's end of its socket
+        to this process; for a box with egress (the message has `ports`), the socket over which the zygote sends the
+        listening sockets of the box's network; the files through which a process enters the box's cgroups.
 
         Return a future that resolves when no process of the box is left. At that time `ended` is called in any case,
         even if the future's event loop is closed."""
@@ -145,8 +145,9 @@ class ZygoteClient:
         await self._send({"op": "destroy", "id": box})
 
     async def copy(self, sources: list[str], target: str, *, cell: str = "") -> str:
-        """Merge the overlay folders `sources` (paths as the zygote sees them) into `target`, in a new cell if one is
-        named. Return the digest of the content."""
+        """Merge the overlay folders `sources` (paths as the zygote sees them) into the folder `target`. If `cell` is
+        given, the zygote first makes this cell (a folder for what a box writes), which contains `target`. Return the
+        digest of the content."""
         answer = await self._ask({"op": "copy", "sources": sources, "target": target, "cell": cell})
         if "error" in answer:
             kinds = {"lost": SandboxLost, "disk_full": DiskFull, "refused": RequestRefused, "busy": BoxBusy}
@@ -155,24 +156,26 @@ class ZygoteClient:
         return str(answer["digest"])
 
     async def untouched(self, box: str, cell: str, layers: list[str]) -> bool:
-        """Whether the box has written nothing to its cell on top of `layers`."""
+        """Whether the box has written nothing to its cell (the folder for what it writes) on top of `layers`."""
         return bool((await self._ask({"op": "untouched", "id": box, "cell": cell, "layers": layers})).get("untouched"))
 
     async def forbid_writes(self, box: str) -> bool:
-        """Let no process of the box change its files until `allow_writes`, or until it has another root. Return False
-        if a process has a file open for writing, or mapped so."""
+        """Let no process of the box change its files until `allow_writes`, or until the box has another root. Return
+        False if a process has a file open for writing, or mapped shared and writable."""
         answer = await self._ask({"op": "forbid_writes", "id": box, "forbidden": True})
         if answer.get("kind") == "lost":
             raise SandboxLost(f"box {box} ended while it was copied: {answer['error']}")
         return "error" not in answer
 
     async def allow_writes(self, box: str) -> None:
-        """If the box has ended, nothing needs to be done."""
+        """Let the box's processes change its files again, after `forbid_writes`. If the box has ended, nothing is
+        done."""
         await self._ask({"op": "forbid_writes", "id": box, "forbidden": False})
 
     async def restack(self, box: str, cell: str, layers: list[str], shared: list[str]) -> str:
-        """Move the box to a new cell on top of `layers`. Return "", or the reason why the box's processes prevent the
-        move: for example, the topmost of `layers` holds one of the files `shared`, which they map shared."""
+        """Make what the box has written read-only, and move the box to a new cell (the folder for what it writes) on
+        top of `layers`. Return "", or the reason why the box's processes prevent this: for example, they map the files
+        `shared` as shared memory, and the topmost of `layers` holds one of these."""
         answer = await self._ask({"op": "restack", "id": box, "cell": cell, "layers": layers, "shared": shared})
         if answer.get("kind") == "lost":
             raise SandboxLost(f"box {box} ended while it was forked: {answer['error']}")
@@ -190,7 +193,8 @@ class ZygoteClient:
         return await future
 
     def release(self, cell: str) -> None:
-        """Have the zygote remove a cell. If the zygote is dead, the cell is gone already."""
+        """Have the zygote remove a cell (the folder for what a box wrote). If the zygote is dead, the cell is gone
+        already."""
         message = {"op": "release", "cell": cell}
         try:
             self._control.send(json.dumps(message).encode())
@@ -210,8 +214,8 @@ class ZygoteClient:
         self.reap()
 
     def hang_up(self) -> None:
-        """Close the socket, which ends the zygote and every box. Call it in the event loop's thread, where messages
-        that could not be sent yet learn of it."""
+        """Close the socket, which ends the zygote and every box. Call it in the event loop's thread: requests that
+        still wait there for room in the socket then raise SandboxLost."""
         self.alive = False
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._control.fileno())
@@ -226,8 +230,9 @@ class ZygoteClient:
 
 
 def _allow_more_in_flight() -> None:
-    """Raise this process's descriptor limit, up to which the kernel lets its user have descriptors under way in
-    sockets. In mode user, boxes have the same user and may have sent as many as they could."""
+    """Raise this process's limit on open descriptors to the maximum. The kernel lets the user have as many descriptors
+    under way in sockets as this limit allows, and boxes that run as the same user may have used them up. If the limit
+    cannot grow, raise SandboxError."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         raise SandboxError(

@@ -42,7 +42,8 @@ class Assigner:
         self.changed(host)
 
     def remove(self, name: str) -> HostLedger | None:
-        """Remove a host and end the claim on it. Return it, or None if no host has this name."""
+        """Remove a host. If a waiting request has claimed the host, the claim ends. Return the host, or None if no host
+        has this name."""
         host = self.hosts.pop(name, None)
         if host is None:
             return None
@@ -55,7 +56,8 @@ class Assigner:
         return host
 
     def changed(self, host: HostLedger, *, gained: bool = True) -> None:
-        """Update the index after a change of this host. With `gained`, waiting requests are tried on it."""
+        """Update the index of hosts after a change of this host. With `gained`, the host may have gained room, so that
+        the next `assign` tries waiting requests on it."""
         if host.takes_boxes and host.claimant is None:
             self._index.put(host)
         else:
@@ -108,7 +110,8 @@ class Assigner:
         return ready <= now
 
     def _find_host(self, pending: Pending, grown: dict[str, None]) -> HostLedger | None:
-        """Return a host for the request, or None. If all hosts were tried before, only those in `grown` are tried."""
+        """Return a host for the request, or None. A host that the request has claimed, or must use, is the only
+        candidate. If all hosts were searched for the request before, only `grown` is tried: hosts that gained room."""
         wanted = pending.wanted
         if pending.claim or wanted.pinned:
             host = self.hosts.get(pending.claim or wanted.pinned)
@@ -165,13 +168,14 @@ class Assigner:
             self.changed(host, gained=False)
 
     def void_claim(self, host: HostLedger) -> None:
-        """End the claim on a host that takes no boxes any more. All hosts are searched again for the claimant."""
+        """End the claim on a host that takes no boxes any more, if a waiting request has claimed it. All hosts are then
+        searched again for this request."""
         if claimant := host.claimant:
             host.claimant, claimant.claim = None, ""
             self.waiting.search_again(claimant)
 
     def unclaim(self, pending: Pending) -> None:
-        """End the request's claim, if it has one. The host can then take other boxes."""
+        """If the request has claimed a host, end this claim, so that the host can take other boxes."""
         host = self.hosts.get(pending.claim)
         pending.claim = ""
         if host is not None:

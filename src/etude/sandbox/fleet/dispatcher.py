@@ -175,7 +175,7 @@ class Dispatcher:
         self._event_came.set()
 
     async def _await_grant(self, wanted: events.CreateRequested, make: MakeBoxes) -> events.Granted:
-        """Give a request to the scheduler and wait for its boxes. Raises the error if it is rejected."""
+        """Give the scheduler a request for boxes and wait until they are made. Raises an error if the request fails."""
         answer: asyncio.Future[events.Granted] = asyncio.get_running_loop().create_future()
         self._open_requests[wanted.request] = OpenRequest(make, answer)
         self._handle(wanted)

@@ -48,7 +48,8 @@ _PROCESS = frozenset(("write", "close_stdin", "resize", "kill"))
 
 @dataclass(frozen=True, slots=True)
 class HostInventory:
-    """What a host reports when it joins a fleet: its size, features, walls, and the boxes and images it already has."""
+    """What a host reports when it joins a fleet: its size, its features, its walls (what boxes cannot reach or do not
+    share), and the boxes and images that it already has."""
 
     capacity: Capacity
     features: frozenset[Feature]
@@ -83,7 +84,7 @@ class HostedBox:
     processes: dict[int, Process] = field(default_factory=dict)
 
     def outcome(self, result: Any, known: int) -> CommandOutcome:
-        """Return `result` with the entries of `Box.commands` after the first `known`, which the client has."""
+        """Return `result` with the entries of `Box.commands` that the client lacks: all after the first `known`."""
         return CommandOutcome(result, self.box.commands[known:])
 
 
@@ -288,7 +289,7 @@ class SandboxHost:
             self._boxes[name] = HostedBox(box, owner, spec)
 
     async def _destroy_orphans(self) -> None:
-        """Destroy all boxes whenever the dispatcher has not called for `orphan_seconds`."""
+        """Destroy all boxes whenever the dispatcher has not asked for a report for `orphan_seconds`."""
         while True:
             left = self._last_asked + self._policy.orphan_seconds - time.monotonic()
             if left <= 0:

@@ -23,7 +23,8 @@ _ANSWER_SECONDS = 60.0
 
 
 class Dispatcher(Protocol):
-    """What a RemoteBox needs of its fleet's client (FleetSandboxes), which passes these calls on to the dispatcher."""
+    """The methods of the fleet's client (FleetSandboxes) that a RemoteBox calls. The client passes these calls on to
+    the fleet's dispatcher."""
 
     async def ask(self, method: str, *args: Any, deadline: float = ...) -> Any: ...
 
@@ -67,7 +68,8 @@ class RemoteBox:
         )
 
     def _noted(self, outcome: CommandOutcome, known: int) -> Any:
-        """Note the commands that are new since the list had `known` entries. Return the command's result."""
+        """Add the box's new commands to `_commands`, which had `known` entries when the request was sent. Return the
+        result of the request."""
         if known + len(outcome.commands) > len(self._commands):
             self._commands[known:] = outcome.commands
         return outcome.result

@@ -30,7 +30,8 @@ class Pending:
     host: str = ""
     """The host where the request's boxes are being made; empty while the request waits."""
     searched: bool = False
-    """Whether all hosts have been tried. From then on, only hosts that gain room are tried."""
+    """Whether all hosts have been searched for one with room for the request. From then on, only hosts that gain room
+    are tried."""
     claim: str = ""
     """The host that is kept free for this request; empty if there is none."""
     answered: bool = False
@@ -101,7 +102,7 @@ class WaitingRequests:
         self._note_head(pending.queue)
 
     def _note_head(self, queue: QueueKey) -> None:
-        """Update `_fresh` after a change of the queue."""
+        """Update whether this queue is in `_fresh`, the queues whose first request has not been tried on all hosts."""
         requests = self._queues.get(queue)
         if requests and not requests[0].searched:
             self._fresh[queue] = None

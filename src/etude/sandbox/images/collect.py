@@ -35,7 +35,8 @@ class Collected:
 @in_store_process
 def collect(store: ImageStore, budget_bytes: int, *, grace_seconds: float = GRACE_SECONDS) -> Collected:
     """Remove images, least recently used first, until the store fits the budget; then every layer that no image needs.
-    Images used and layers made within the last `grace_seconds` stay, and so do layers with a lease."""
+    Images used and layers made within the last `grace_seconds` stay. So do layers with a lease (a box uses them, or an
+    import makes them), and images with such a layer."""
     with locked(store.root / "lock"):
         store.remove_dead_owners()
     sizes = {path.name: layer_bytes(store, path.name) for path in store.layers.iterdir()}

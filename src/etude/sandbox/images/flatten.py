@@ -39,8 +39,9 @@ def merge_layers(layers: Sequence[Path], target: Path, check: Callable[[], None]
 
 
 def _merge(folders: Sequence[Path], target: Path) -> list[tuple[Sequence[Path], Path]]:
-    """Merge one folder into `target`. `folders` are its versions in several layers (topmost first). Its subfolders are
-    made empty; return each as (folders to merge into it, its path)."""
+    """Merge one folder of an image into `target`. `folders` are the versions of that folder in several layers (topmost
+    first). Its subfolders are only made empty in `target`. Return each as (its versions in the layers, its path in
+    `target`), to be merged next."""
     names = {name for folder in folders for name in os.listdir(folder)}  # noqa: PTH208
     made: list[tuple[Sequence[Path], Path]] = []
     removes = False
@@ -75,7 +76,8 @@ def _link(source: Path, goal: Path) -> None:
 
 
 class Stopped(Exception):
-    """A merge was stopped, as the store is closing. Its partial result is removed with the owner's scratch folder."""
+    """A merge was stopped because the store is closing. The partial result is removed together with the scratch folder
+    of the process that has the store open."""
 
 
 class BackgroundJobs:

@@ -16,7 +16,7 @@ class IdRange:
     of this process's user. Files of such ids are written by a process in a user namespace, and `first` is an id in that
     namespace. If this is None, `first` is an id on the host."""
     spare: int = 0
-    """Number of ranges as long as this one that follow it and belong to nobody either."""
+    """Number of unused ranges of the same length that follow this one. A box may get one of them as its own ids."""
 
     @property
     def name(self) -> str:

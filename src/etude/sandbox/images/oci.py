@@ -89,7 +89,7 @@ def blob_of(record: Any, what: str) -> Blob:
 
 def choose(index: dict[str, Any], what: str) -> Blob:
     """Return the blob of the image that an index lists for this machine. Raises ImageError if there is none, or if
-    there are several under different names."""
+    there are several different images under different names."""
     entries = [entry for entry in _list(index, "manifests", what) if isinstance(entry, dict)]
     found, fitting = [], []
     for entry in entries:

@@ -2,7 +2,7 @@
 
     images/<id>.json       an Image; its modification time is its last use
     layers/<ids>/<name>/   a folder tree, never changed
-    base/<digest>/         generated trees
+    base/<digest>/         generated folder trees, the lowest layers of boxes
     owners/<name>/         lock, leases and scratch files of a process that has the store open
 
 Invariant: every name in images/ or layers/ stands for something complete. A layer that a living owner leases is not
@@ -106,7 +106,8 @@ class ImageStore:
         """Set the attributes that an ImageStore needs both in its owner's process and in the store process."""
         self.root, self.ids, self.owner = root, ids, owner
         self.layers = root / "layers" / ("own" if ids is None else ids.name)
-        """Folder of the layers of this store's id range. A layer has the same name in the folders of all ranges."""
+        """Folder of the layers whose files belong to `ids`. Each range of user ids has its own folder; a layer has the
+        same name in all of them."""
         self.scratch = root / "owners" / owner
         self.process = None
         self._background = BackgroundJobs()
@@ -176,7 +177,8 @@ class ImageStore:
                 raise
 
     def add(self, files: dict[str, bytes], base: str, workdir: str) -> str:
-        """Make an image from a base and `files` (path below the workdir -> content), which belong to `agent`."""
+        """Make an image from the image `base` and `files` (path below the workdir -> content), and return its id. If
+        boxes have several users, the files belong to the user `agent`."""
         below = self.image(base)
         inside = check_workdir(workdir, below.base)
         for name in files:
@@ -279,8 +281,8 @@ class ImageStore:
             (self.root / "images" / f"{name}{suffix}").unlink(missing_ok=True)
 
     def stack(self, image: Image) -> tuple[str, ...]:
-        """Return the layers to mount for an image, topmost first. The longest chain at its bottom that has been merged
-        is replaced by the merged layer."""
+        """Return the layers to mount for an image, topmost first. If some of its lowest layers have been merged, the
+        merged layer replaces them; of several merged layers, the one that replaces most is used."""
         for index in range(len(image.layers) - 1):
             merged = merged_name(image.layers[index:])
             if self.has_layer(merged):

@@ -69,7 +69,7 @@ class Background(Command):
         self._input = bytearray()
         self._output_at = self._input_at = self._slave = -1
         self._closing = False
-        """Close the command's input as soon as the queue is empty."""
+        """Whether to close the command's input as soon as all queued input is written to it."""
 
     @property
     def has_terminal(self) -> bool:

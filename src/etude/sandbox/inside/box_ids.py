@@ -6,10 +6,10 @@ same ids would take them from each other. Therefore, where the zygote has ids en
 Files have the same owners in all layers and cells, whichever box wrote them. Each box sees them through mounts that
 translate these owners to the box's range (views.py).
 
-Invariant: no two living boxes of a host have the same `creator`, those of other zygotes included, as each zygote locks
-its numbers in a file of the host. Zygotes that see different files, as in containers with a /run of their own, may
-meet. Boxes with a single id (mode user) have no creator of their own, nor have those beyond the last number (2,249 for
-root).
+Invariant: no two living boxes of a host have the same `creator` (see BoxIds), even if different zygotes made them. A
+box's creator follows from its number, and each zygote locks the numbers that it uses in a file of the host. Zygotes
+that see different files, as in containers with a /run of their own, may use the same number. Two sorts of boxes have no
+creator of their own: those with a single id (mode user), and those beyond the last number (2,249 for root).
 """
 
 from __future__ import annotations
@@ -29,13 +29,17 @@ _LOCK = struct.Struct("@hhqqi0q")
 
 
 class BoxIds:
-    """`first`: the id in the zygote's namespace that is id 0 in the box; -1 if the box has one id, the caller's own.
+    """The kernel ids of one box.
 
-    `creator`: the user that makes the box's user namespace. Under it the kernel adds up what all users of the box take,
-    and compares the sum with the limits that the creator had. -1: the zygote's user, which is the same for many boxes.
+    `first`: the id in the zygote's namespace that is id 0 in the box; -1 if the box has a single id, that of the user
+    who runs Étude.
 
-    `namespace`: descriptor of the user namespace that translates the owners of files to the box's range; -1 if they are
-    the same."""
+    `creator`: id of the user that makes the box's user namespace. The kernel adds up what all users of the box take,
+    charges the sum to the creator and compares it with the limits that the creator had. -1: the zygote's user, which
+    many boxes share.
+
+    `namespace`: descriptor of the user namespace by which mounts translate the owners of files to the box's range; -1
+    if the owners need no translation."""
 
     __slots__ = ("creator", "first", "namespace", "number")
 
@@ -44,13 +48,15 @@ class BoxIds:
 
 
 class IdPool:
-    """Hands out BoxIds. Those given back are used again first, since making them costs a fork."""
+    """Hands out the kernel ids of boxes (BoxIds). Ids that were given back are handed out first, because new ones may
+    cost a fork."""
 
     def __init__(self, settings: ZygoteSettings) -> None:
-        """Create the pool while the host's files can still be opened, since it opens the file of locks."""
+        """Must be called while the zygote can still open the host's files, because this opens the file of locks."""
         self._settings = settings
         self.own_ranges = False
-        """Give each box a range of its own. Set this only if the kernel can show files under other ids (views.py)."""
+        """Whether each box gets a range of user ids of its own. The zygote sets it only if the kernel can show files
+        under other ids (views.py)."""
         self._unused: list[BoxIds] = []
         self._shared: BoxIds | None = None
         self._ours: set[int] = set()
@@ -83,14 +89,16 @@ class IdPool:
             raise
 
     def _shared_ids(self) -> BoxIds:
-        """More boxes live on this host than it has numbers. All others are as boxes were without numbers."""
+        """Return the ids for boxes beyond the last number. All such boxes have the same ids and no creator of their
+        own."""
         if self._shared is None:
             base, count = self._settings.range_base or 0, self._settings.range_count
             self._shared = BoxIds(base, -1, make_id_namespace([(base, base, count)]) if self.own_ranges else -1)
         return self._shared
 
     def give_back(self, ids: BoxIds) -> None:
-        """Called when no process of the box is left."""
+        """Keep the ids of a box for a later box, if they are its own. The caller must have ended all processes of the
+        box."""
         if ids.number >= 0:
             self._unused.append(ids)
         if len(self._unused) > _MAX_UNUSED:
@@ -105,7 +113,8 @@ class IdPool:
             self._lock(number, fcntl.F_UNLCK)
 
     def _lock_number(self) -> int:
-        """Return a number that no other box has; -1 if all are taken."""
+        """Reserve a number for the ids of a new box, one that no other box of the host has, and return it; -1 if all
+        are taken."""
         for _ in range(self._count):
             number = self._next
             self._next = (number + 1) % self._count
@@ -129,8 +138,8 @@ class IdPool:
 
 
 def _open_locks() -> int:
-    """Open the file whose bytes stand for the numbers of boxes. The kernel frees the locks when the zygote ends. Its
-    boxes do not inherit the descriptor."""
+    """Open the file of locks: locking its n-th byte reserves the number n for a box. The kernel frees the locks when
+    the zygote ends, since boxes do not inherit the descriptor."""
     for folder in _FOLDERS:
         try:
             number = os.open(f"{folder}/{LOCKS}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -22,9 +22,11 @@ Then = Callable[[PreparedBox | kernel.StepFailed], None]
 SINGLE_IDS = (1000, 0)
 """User ids of boxes with a single id: the agent's, or root's if the image has its own root file system."""
 _MIN_SPARE, _MAX_SPARE = 2, 32
-"""Number of prepared boxes kept ready, all of the kind of the last request."""
+"""Minimum and maximum number of prepared boxes kept ready, all of the kind (user id and process limit) of the last
+request."""
 _MAX_KINDS = 4
-"""Prepared boxes of so many kinds may be left over; those of the kind that was requested longest ago are ended."""
+"""Maximum number of kinds for which prepared boxes are kept (a kind is what a box is made for: user id and process
+limit). Beyond it, the boxes of the kind that was requested longest ago are ended."""
 _MAX_PARALLEL = 8
 """Boxes prepared at the same time. More would only wait for each other in the kernel."""
 _MAX_REPORT = 1 << 12
@@ -49,7 +51,8 @@ class BoxSpawner:
         self._kind: Kind | None = None
         self._requests: defaultdict[Kind, deque[Then]] = defaultdict(deque)
         self._ready: defaultdict[Kind, deque[PreparedBox]] = defaultdict(deque)
-        """The kind that was requested last is at the end."""
+        """Prepared boxes that wait for a request, by their kind. The kind that was requested last is at the end of the
+        dict."""
         self._starting: defaultdict[Kind, list[PreparedBox]] = defaultdict(list)
         self._make_ahead = True
         self._spare = self._fewest_left = _MIN_SPARE

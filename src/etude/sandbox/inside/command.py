@@ -42,7 +42,8 @@ class Command:
     # -- its output
 
     def take_output(self, number: int) -> None:
-        """Read the output that is available. At the end of the stream, stop watching it."""
+        """Read the output that is available, at most 16 * CHUNK bytes. At the end of the stream, stop watching the
+        descriptor `number`."""
         for _ in range(16):  # Bounded: a command that prints without end must not delay pid 1's deadlines.
             try:
                 data = os.read(number, CHUNK)
@@ -128,7 +129,8 @@ class Command:
 
 
 def wide_pipe() -> tuple[int, int]:
-    """Make a pipe of PIPE_BYTES whose read end never blocks. Return (read end, write end)."""
+    """Make a pipe whose read end never blocks, of PIPE_BYTES if the kernel allows that size. Return (read end, write
+    end)."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     with contextlib.suppress(OSError):

@@ -32,7 +32,7 @@ _CLOSED = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 _OWNERS_FILES = ("/proc/1/oom_score_adj", "/proc/1/oom_adj", "/proc/1/coredump_filter")
 _OWNERS_FOLDERS = ("/proc/1/fd", "/proc/1/fdinfo", "/proc/1/task")
 _UNREADABLE = "/proc/1/map_files"
-"""Can be listed only with the right to trace pid 1. It is mounted over other folders to hide them."""
+"""A folder that can be listed only with the right to trace pid 1. It is mounted over other folders to hide them."""
 
 
 def take_channel() -> tuple[int, int]:
@@ -50,8 +50,8 @@ def _move_up(number: int) -> int:
 
 
 def require_system_calls() -> None:
-    """Raise StepFailed if the kernel of this container lacks what pid 1 cannot do without. gVisor's lacked both until
-    2024 at least."""
+    """Raise StepFailed if the kernel of this container lacks pidfd_open or openat2, which pid 1 cannot do without.
+    gVisor's kernel lacked both until 2024 at least."""
     try:
         os.close(os.pidfd_open(os.getpid()))
         os.close(kernel.openat2(kernel.AT_FDCWD, "/", os.O_PATH, 0, 0))
@@ -115,9 +115,9 @@ def forbid_set_uid() -> None:
 
 
 class ContainerInit(init.Init):
-    """Adds the request `digest`, which hashes files, since the engine reports which paths have changed but not their
-    content. If the box's root has the id of the host's root, no command runs as root unless root is the image's default
-    user."""
+    """Init of a box that is a container. It adds the request `digest`, which hashes files, since the engine reports
+    which paths have changed but not their content. If the box's root has the id of the host's root, no command runs as
+    root unless root is the image's default user."""
 
     def serve(self) -> None:
         with contextlib.suppress(files.Refused):  # The image lacks this user, which `super().serve()` reports.
@@ -175,7 +175,8 @@ def digest_of(paths: list[bytes]) -> str:
 
 
 def _facts(folder: int, name: str) -> tuple[os.stat_result, bytes]:
-    """Return the stat result of an entry, and a digest of its content or its target if it is a link."""
+    """Return the stat result of the entry `name` of a folder, and further bytes that identify its content: the target
+    of a link, a digest of a file's content, nothing for other kinds."""
     info = os.stat(name or ".", dir_fd=folder, follow_symlinks=False)
     if stat.S_ISLNK(info.st_mode):
         return info, os.fsencode(os.readlink(name, dir_fd=folder))

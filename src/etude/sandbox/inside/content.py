@@ -71,7 +71,8 @@ def _has_holes(info: os.stat_result) -> bool:
 
 
 def _blocks(number: int, info: os.stat_result) -> Iterator[int]:
-    """Yield the positions of the blocks that may hold data."""
+    """Yield the start of each block of the open file `number` that may hold data. Blocks that lie in holes are left
+    out."""
     at, holes = 0, _has_holes(info)
     while at < info.st_size:
         if holes:
@@ -84,7 +85,7 @@ def _blocks(number: int, info: os.stat_result) -> Iterator[int]:
 
 
 def _segments(number: int, info: os.stat_result) -> Iterator[tuple[int, int]]:
-    """Yield (start, end) of the parts that are no holes."""
+    """Yield (start, end) of each part of the open file `number` that is no hole."""
     if not _has_holes(info):
         yield 0, info.st_size
         return

@@ -102,7 +102,8 @@ def read(workdir: str, path: str, max_bytes: int, proc: int) -> bytes:
 
 
 def read_with_facts(workdir: str, path: str, max_bytes: int, proc: int) -> tuple[os.stat_result, bytes]:
-    """Like `read`, with the file's stat result."""
+    """Return the file's stat result and content. Refuse files of more than `max_bytes` or in /proc, whose device number
+    is `proc`."""
     with _base_of(workdir, path) as (base, rest, rule):
         number = _open(base, rest, os.O_RDONLY, rule)
     # Not by open(number, "rb"), which does not close the descriptor of a folder.
@@ -153,8 +154,8 @@ def _make_parents(base: int, path: str, rule: int) -> None:
 
 
 def walk_shallow(top: int, *, mounts: bool) -> Iterator[tuple[str, int, list[str], list[str]]]:
-    """Like walk.walk. Refuse folders that are nested too deep for an answer: deeper than MAX_DEPTH levels, or than a
-    path has bytes."""
+    """Walk a tree like `walk.walk`. Raises Refused if folders are nested more than MAX_DEPTH deep, or if a path is
+    longer than `walk.LONGEST`."""
     try:
         for found in walk.walk(top, mounts=mounts):
             if found[0].count("/") >= MAX_DEPTH:

@@ -13,8 +13,8 @@ from etude.sandbox.inside.spawn import Launch, Spawner
 
 
 class Foreground(Command):
-    """At most `capacity` bytes of stdout, and as many of stderr, are passed on: as they arrive if `stream` is set,
-    otherwise in the answer."""
+    """A command whose caller gets one answer when it ends. At most `capacity` bytes of stdout, and as many of stderr,
+    are passed on: as they arrive if `stream` is set, otherwise in the answer."""
 
     def __init__(self, number: int, launch: Launch, events: Events, send: Send, *, capacity: int, stream: bool) -> None:
         super().__init__(number, launch, events, send)

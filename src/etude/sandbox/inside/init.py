@@ -180,7 +180,8 @@ class Init:
             self.send({"ticket": ticket, "error": error.strerror or str(error), "kind": kind})
 
     def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes | bytearray] | None:
-        """Return the answer, or None if it is sent later or the request has none."""
+        """Carry out a request and return its answer. Return None if the answer is sent later, or the request has
+        none."""
         match header["op"]:
             case "exec":
                 self.execute(header, payload)
@@ -356,7 +357,8 @@ class Init:
             self.events.read(command.pidfd, lambda: self.finish(command))
 
     def cancel(self, number: int) -> None:
-        """Kill the command, or drop the poll, of this ticket, since the owner no longer waits for it."""
+        """Cancel the request with the ticket `number`, since the owner no longer waits for its answer: kill the command
+        that it started, or drop the poll."""
         if number in self.commands:
             self.commands[number].kill("cancelled")
         for command in self.commands.values():
@@ -364,8 +366,8 @@ class Init:
                 command.drop_poll(number)
 
     def handle_process_request(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
-        """For a background command that has ended, the answer is only `ended`: its last output has been sent
-        already."""
+        """Carry out a request about a background command. Return its answer, or None if it is sent later. If the
+        command has ended, the answer is only `ended`, since its last output has been sent already."""
         command = self.commands.get(header["process"])
         if not isinstance(command, Background):
             return {"ended": True}, b""
@@ -385,8 +387,8 @@ class Init:
         return {}, b""
 
     def finish(self, command: Command) -> None:
-        """Called when the main process has ended: kill its other processes and answer its request. Put off while the
-        box is frozen."""
+        """Finish a command whose main process has ended: kill the command's other processes and answer its request. Put
+        off while the box is frozen."""
         if self.frozen:
             self.events.forget(command.pidfd)
             self.ended.append(command)

@@ -34,8 +34,8 @@ _NUMBERS = {
 }
 LONGEST_OPTION = 255
 _TRIES = 1000
-"""Attempts of openat2: the kernel gives up on ".." (EAGAIN) whenever a process of the machine renames or mounts
-anything."""
+"""Maximum number of attempts of openat2. Resolving ".." fails with EAGAIN whenever any process of the machine renames
+or mounts something meanwhile."""
 MACHINE = os.uname().machine
 _CALL = _NUMBERS.get(MACHINE, {})
 # PyDLL keeps the GIL during the call: after a raw clone, the child must hold it.
@@ -118,8 +118,8 @@ def unmount(target: str, step: str) -> None:
 
 
 def restrict_mount(target: str, attributes: int, step: str) -> None:
-    """Add MOUNT_ATTR_* to the mount and all mounts below it. None is ever cleared, so this also works on locked
-    mounts."""
+    """Add attributes (MOUNT_ATTR_*) to the mount at `target` and all mounts below it. No attribute is cleared, so this
+    also works on locked mounts."""
     wanted = struct.pack("=QQQQ", attributes, 0, 0, 0)
     path = ctypes.c_char_p(target.encode())
     _syscall("mount_setattr", step, AT_FDCWD, path, _AT_RECURSIVE, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
@@ -249,7 +249,7 @@ def set_file_ids(uid: int, gid: int) -> None:
 
 
 def keep_capabilities(keep: bool) -> None:
-    """Whether this process keeps its capabilities when it becomes another user."""
+    """Set whether this process keeps its capabilities when it becomes another user."""
     prctl(_PR_SET_SECUREBITS, _KEEP_CAPABILITIES if keep else 0)
 
 

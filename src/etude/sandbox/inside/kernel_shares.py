@@ -1,7 +1,7 @@
 """How much of the kernel's tables one box may take, where the kernel counts for each user and not for each box.
 
-A user namespace has limits of its own for file watches and namespaces, and keeps the resource limits that its creator
-had. The kernel holds the sum of all users of the namespace to these.
+A user namespace has its own limits for file watches and namespaces, which apply to each of its users. It also keeps the
+resource limits that its creator had: all users of the namespace together cannot exceed these.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ _WATCH_LIMITS = {
 }
 """Limit of a user namespace -> file with the host's own limit for each user."""
 _SIGNALS, _QUEUE_BYTES, _LOCKED_BYTES = 4096, 200 << 10, 64 << 10
-"""A quarter or less of what Linux gives one user by default."""
+"""A box's limits of pending signals, of bytes in message queues, and of locked memory. Each is a quarter or less of
+what Linux gives one user by default."""
 
 
 def limit_zygote() -> None:
-    """Leave a quarter of the caller's file watches to what the caller runs besides boxes. Called in the zygote's user
-    namespace, if boxes take from the caller's share."""
+    """Limit each user of the zygote's namespace to three quarters of the file watches that the host gives one user. If
+    all boxes count as one such user, the caller keeps a quarter for what it runs besides boxes. Called in the zygote's
+    user namespace, if boxes take from the caller's share."""
     for name, value in _host_limits().items():
         with suppress(OSError):  # In a container, /proc/sys may be read-only. Each box's own limit holds nevertheless.
             kernel.write(f"/proc/sys/user/{name}", str(value * 3 // 4))
 
 
 def limit_box(proc: str, *, watches: bool) -> None:
-    """Forbid new user namespaces in the box and, with `watches`, let it have at most a quarter of one user's file
-    watches. Called in the box's user namespace; `proc` is a proc file system of any namespace."""
+    """Forbid new user namespaces in the box. With `watches`, let each user of the box have at most a quarter of the
+    file watches that the host gives one user. Called in the box's user namespace; `proc` is a proc file system of any
+    namespace."""
     limits = {"max_user_namespaces": 0}
     if watches:
         limits |= {name: max(1, value // 4) for name, value in _host_limits().items()}
@@ -50,7 +53,7 @@ def _host_limits() -> dict[str, int]:
 
 
 def per_user_limits(processes: int) -> list[tuple[int, int]]:
-    """Resource limits that the kernel compares with what all processes of one user have together."""
+    """Return (resource, limit) pairs for the resources that the kernel counts over all processes of one user."""
     return [
         (resource.RLIMIT_NPROC, processes),
         (resource.RLIMIT_SIGPENDING, _SIGNALS),
@@ -60,8 +63,8 @@ def per_user_limits(processes: int) -> list[tuple[int, int]]:
 
 
 def become_creator(creator: int, processes: int) -> None:
-    """Become the user who makes the box's user namespace, with the limits for all users of the box together. Pid 1 is
-    one of their processes."""
+    """Become the user `creator`, who then makes the box's user namespace, and set the resource limits that all users of
+    the box together cannot exceed. `processes` does not include pid 1, for which one is added."""
     # Kept until the new user namespace replaces them, since hosts may forbid users without rights to make one.
     with suppress(kernel.StepFailed):  # A container may lack the right to keep them (CAP_SETPCAP).
         kernel.keep_capabilities(True)
@@ -76,7 +79,7 @@ def become_creator(creator: int, processes: int) -> None:
 
 
 def lower_limit(kind: int, soft: int, hard: int) -> None:
-    """Set a resource limit, but not above the one that there is."""
+    """Set a resource limit of this process, but not above its present hard limit."""
     ceiling = resource.getrlimit(kind)[1]
     if ceiling != resource.RLIM_INFINITY:
         hard = min(hard, ceiling) if hard != resource.RLIM_INFINITY else ceiling

@@ -1,9 +1,10 @@
 """Finds the memory of a box that no process has mapped, and the kernel's out-of-memory kills in the box's cgroup.
 
 If a cgroup enforces the memory limit, the kernel counts all memory of the box except answers that wait in netlink
-sockets, and only these and its kills are read here. Otherwise this module also searches for the two kinds of memory
-that have no limit of their own: unnamed files (memfd) that a process holds open, and System V segments that no process
-is attached to. The kernel never refuses such memory, so an excess is detected only at the next check.
+sockets. This module then reads only the size of these answers and the number of kills. Without such a cgroup, it also
+searches for the two kinds of memory that have no limit of their own: unnamed files (memfd) that a process holds open,
+and System V segments that no process is attached to. The kernel never refuses such memory, so an excess is detected
+only at the next check.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class MemoryEvents:
     """Counter of the kernel's out-of-memory kills in the box's cgroup."""
 
     def __init__(self, number: int | None) -> None:
-        """`number` is the cgroup's memory-events file, which the box itself cannot open; None if no cgroup limits
-        memory."""
+        """`number` is a descriptor of the memory-events file of the box's cgroup, which the box itself cannot open.
+        None if no cgroup limits memory."""
         self._number, self._seen = number, 0
         self._seen = self._kills()
 
@@ -47,8 +48,8 @@ class MemoryEvents:
         return self._number is not None
 
     def oom_killed(self) -> bool:
-        """Whether the kernel has killed a process of the box since the last call. It kills a single one; init then ends
-        the command."""
+        """Whether the kernel has killed a process of the box since the last call. The kernel kills a single process;
+        init then ends the whole command."""
         before, self._seen = self._seen, self._kills()
         return self._seen > before
 
@@ -63,8 +64,9 @@ class MemoryEvents:
 
 
 def memfd_bytes(threads: list[str], seen: set[int]) -> int:
-    """Return the bytes of the unnamed files (memfd) that a process holds open and are not in `seen`, and add them to
-    `seen`. `threads` are its threads' /proc folders, since each may hold files of its own."""
+    """Return the bytes of the unnamed files (memfd) that a process holds open, without those whose inodes are in
+    `seen`. Add the inodes of the others to `seen`. `threads` are the /proc folders of the process's threads, since each
+    thread may hold files of its own."""
     total = 0
     for thread in threads:
         with contextlib.suppress(OSError):

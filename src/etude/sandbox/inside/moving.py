@@ -19,7 +19,8 @@ from contextlib import suppress
 from etude.sandbox.inside import kernel, memory, tracing
 
 _MOST_SHARED_BYTES = 32 << 10
-"""Most bytes of the paths of files that are mapped shared, which the zygote has to be told in one message."""
+"""Maximum total length of the paths of files mapped shared, in bytes. All of them must fit in one message to the
+zygote."""
 
 
 class CannotMove(Exception):
@@ -37,7 +38,8 @@ class WorkingFolder:
         self.link = f"/proc/{thread}/cwd"
 
     def is_current(self) -> bool:
-        """The thread is in the folder that its path leads to under the current root, or has ended."""
+        """Whether the thread is in the folder that its path leads to under the current root. Also true if the thread
+        has ended."""
         try:
             current = os.stat(self.link)
         except (FileNotFoundError, ProcessLookupError):
@@ -59,8 +61,8 @@ def rehearse(hold: tracing.Hold) -> tuple[list[WorkingFolder], list[str]]:
     """Hold all processes of the box, and check that they can be moved to a new root, or raise CannotMove. Return the
     working folders to change, and the files that processes map shared. The caller releases the hold in any case.
 
-    If the box has written one of these shared files since its last fork, the caller must not move it: the mapping would
-    go on showing the old file and miss later changes.
+    If the box has written one of these shared files since its last fork, the caller must not move the processes: the
+    mapping would go on showing the old file and miss later changes.
 
     To prove that threads can be made to change their working folders, each changes to the folder it is in."""
     if not tracing.KNOWN:
@@ -84,8 +86,9 @@ def rehearse(hold: tracing.Hold) -> tuple[list[WorkingFolder], list[str]]:
 
 
 def _rehearsed(folders: list[WorkingFolder]) -> list[WorkingFolder]:
-    """Make each of a process's threads change to the folder it is in. Return the folders that have to be changed one by
-    one: threads usually share theirs, which shows when the first one goes to the root."""
+    """Make each of a process's threads change to the folder that it is in, as a test. Return the folders to change one
+    by one in the real move. Threads usually share one working folder: those that follow the first thread when it
+    changes to the root need no change of their own."""
     if len(folders) < 2:
         for folder in folders:
             folder.change()
@@ -103,8 +106,9 @@ def _rehearsed(folders: list[WorkingFolder]) -> list[WorkingFolder]:
 
 
 def move_to_new_root(folders: list[WorkingFolder]) -> None:
-    """Make each held thread change to its folder's path under the current root. Raises CannotMove if one does not get
-    there, which only a fault of ours can bring about: it did so before, and nothing has run since."""
+    """Make each held thread change to its folder's path under the current root. Raises CannotMove if a thread does not
+    get there. Only a bug of ours can cause that: `rehearse` made the same threads change folders, and none has run
+    since."""
     for folder in folders:
         with suppress(OSError):
             if not folder.is_current():
@@ -152,9 +156,9 @@ def _field(path: str, name: str) -> str:
 
 
 def _mappings(process: int) -> tuple[int, set[str]]:
-    """Return the address of the vdso, and the files that the process maps shared. Raises CannotMove for a file whose
-    name does not tell which one it is: it is deleted (but may have other names), or its name holds a backslash, which
-    stands for other characters too."""
+    """Return the address of the vdso (the kernel's page of code), and the files that the process maps shared. Raises
+    CannotMove if the listed name does not identify a shared file: either the file is deleted (but may have other
+    names), or the name holds a backslash, which may stand for another character."""
     vdso, shared = 0, set()
     unnamed = {memory.memfd_device(), os.stat("/dev/shm").st_dev}
     with open(f"/proc/{process}/maps", encoding="utf-8", errors="surrogateescape") as maps:
@@ -173,7 +177,8 @@ def _mappings(process: int) -> tuple[int, set[str]]:
 
 
 def _require_no_named_socket() -> None:
-    """A socket that is bound to a path could be reached through the old files only."""
+    """Raise CannotMove if a socket in the box is bound to a path: it could then be reached through the old files
+    only."""
     with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as sockets:
         for line in sockets:
             name = line.split(maxsplit=7)[7:]

@@ -147,8 +147,9 @@ class _Netlink(socket.socket):
         self._ask(_NEW_LINK, body, "veth")
 
     def forbid_link_local(self, device: str) -> None:
-        """Give the device only the addresses that are added. With a link-local one, all of fe80::/64 would be its
-        neighbours: those that the box sends to, and at the gate those that the box claims to send from."""
+        """Keep the kernel from giving the device a link-local IPv6 address. With it, all of fe80::/64 would be the
+        device's neighbours, and the box could fill the kernel's table of neighbours: from its own device by sending to
+        such addresses, at the gate by claiming to send from them."""
         link = struct.pack("=BxHiII", 0, 0, socket.if_nametoindex(device), 0, 0)
         mode = _attribute(_FAMILIES, _attribute(socket.AF_INET6, _attribute(_GENERATED_ADDRESS, _NONE)))
         self._ask(_SET_LINK, link + mode, "network gate")

@@ -48,9 +48,11 @@ class PreparedBox:
         self.settings, self.kind, self.ids = settings, kind, ids
         self.mount_namespace = self.network_namespace = -1
         self.user_namespace = -1
-        """Opened only if the box has ids of its own, and until it has its root."""
+        """Descriptor of the box's user namespace, open until the order is sent. -1 if files need no other owners in the
+        box."""
         self.failure = kernel.StepFailed("lost", 0)
-        """Stays "lost" if the box's process dies without reporting a failed step."""
+        """The step that failed while the box's process was prepared. Stays "lost" if the process dies without reporting
+        one."""
         self.at_end: Callable[[], None] | None = None
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -69,8 +71,8 @@ class PreparedBox:
         self.pidfd = os.pidfd_open(self.pid)
 
     def map_ids(self) -> None:
-        """Let the box continue with its id map. Its namespaces are opened first, since pid 1 soon denies access to
-        them."""
+        """Write the box's id map and let its waiting process continue. The descriptors of the process's namespaces are
+        opened first, since pid 1 soon denies access to them."""
         process = f"/proc/{self.pid}"
         self.mount_namespace, self.network_namespace = (
             os.open(f"{process}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("mnt", "net")
@@ -83,8 +85,8 @@ class PreparedBox:
         self.control.send(b"go")
 
     def order(self, message: wire.Header, numbers: list[int]) -> None:
-        """Send the order that turns this into a box (user, limits, environment), with the box's end of the owner's
-        socket and the files of its cgroups."""
+        """Send the order that turns this process into a box: its user, limits and environment. `numbers` are the
+        descriptors that go with it: the box's end of the socket to the owner process, then the files of its cgroups."""
         socket.send_fds(self.control, [json.dumps(message).encode()], numbers)
         self.control.close()
         for number in (self.network_namespace, self.user_namespace):
@@ -115,7 +117,8 @@ class PreparedBox:
 
 
 def _become_pid_1(settings: ZygoteSettings, kind: Kind, ids: BoxIds, control_fd: int, program: bytes) -> NoReturn:
-    """Run in the cloned child, which never returns or raises into the zygote's code."""
+    """Code of the cloned child: set up its namespaces, wait for the order, and run as pid 1 of a box. It never returns
+    or raises into the zygote's code."""
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         os.dup2(control_fd, _CONTROL_FD)

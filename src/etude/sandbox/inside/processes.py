@@ -21,7 +21,7 @@ UNREADABLE = "?"
 """The mark of a process whose program file is unreadable: the kernel hides its UTS namespace."""
 _UNREACHABLE = (FileNotFoundError, ProcessLookupError, PermissionError)
 _MOST_WRITERS = 5
-"""Open files that a message names."""
+"""Maximum number of open files that `find_writers` names."""
 _DEAD, _STOPPED = {b"Z", b"X"}, {b"T", b"t"}
 
 
@@ -44,9 +44,10 @@ def open_oom_score() -> None:
 
 
 def prefer_for_oom_kill(offer: bool) -> None:
-    """With `offer`, give processes started from now on the highest score. Pid 1 does so only while it starts a command:
-    when memory runs out, the kernel kills commands before pid 1, even one whose memory is not its own (memfd) while pid
-    1 holds a large answer."""
+    """With `offer`, give processes started from now on the highest OOM score, else the normal one. Pid 1 makes the
+    offer only while it starts a command. So when memory runs out, the kernel kills commands before pid 1. This holds
+    even if pid 1 has a large answer in memory, and a command only unnamed files (memfd), which do not count as its own
+    memory."""
     if _oom_score_fd >= 0:
         os.write(_oom_score_fd, b"1000" if offer else b"0")
 
@@ -116,8 +117,9 @@ def kill_marked(mark: str, commands: set[int]) -> None:
 
 
 def _stop_marked(to_kill: Callable[[int], bool], known: set[int]) -> set[int]:
-    """Stop all processes to kill that are not in `known` before any is killed: stopped ones cannot fork, but still
-    count towards the process limit, so even a fork bomb comes to an end."""
+    """Stop all processes that `to_kill` selects, except those in `known`, and return them. The search is repeated until
+    it finds no more. Stopped processes cannot fork but still count towards the process limit, so even a fork bomb comes
+    to an end."""
     stopped: set[int] = set()
     while found := {pid for pid in _others() if pid not in known | stopped and to_kill(pid)}:
         for pid in found:
@@ -127,8 +129,8 @@ def _stop_marked(to_kill: Callable[[int], bool], known: set[int]) -> set[int]:
 
 
 def _kill_stopped(stopped: set[int], to_kill: Callable[[int], bool], own: set[int]) -> None:
-    """Kill those for which `to_kill` still holds, and resume the others. `own` certainly belong to the command being
-    killed."""
+    """Kill those of the `stopped` processes for which `to_kill` still holds, and resume the others. `own` are those
+    that certainly belong to the command being killed; wait briefly until they are reaped."""
     for pid in stopped:
         _send(pid, signal.SIGKILL if to_kill(pid) else signal.SIGCONT)
     _wait_for(lambda: not any(to_kill(pid) for pid in stopped))
@@ -256,11 +258,12 @@ def measure(*, files: bool) -> list[Usage]:
 
 
 def _measure_one(pid: int, seen: set[int] | None) -> Usage | None:
-    """Return the use of one process, or None if it has ended. Pages of program files do not count.
+    """Return the resource use of one process, or None if it has ended. Pages of program files do not count.
 
-    Most of its unnamed files (memfd) are mapped, so their pages are among the shared-memory pages already. Therefore
-    only the larger of the two sizes is added to the private pages: at least half of the true sum. Files in `seen` do
-    not count again; with None, no files do."""
+    Memory is the private pages plus the larger of two sizes: the shared-memory pages, and the unnamed files (memfd)
+    that the process holds open. The two are not added up, because most such files are mapped, so their pages are among
+    the shared-memory pages. The larger one is at least half of the true sum. Files in `seen` do not count again; with
+    None, no files do."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             ticks = sum(int(value) for value in file.read().rpartition(b")")[2].split()[11:15])
@@ -279,7 +282,8 @@ def _memory_at(folder: str) -> dict[bytes, bytes]:
 
 
 def find_writers() -> list[str]:
-    """Return "pid name: path" of regular files of the box that a process holds open for writing: the first few."""
+    """Return "pid name: path" for files of the box that processes hold open for writing. After the first few, "others"
+    stands for all the rest."""
     writers: dict[tuple[int, str], str] = {}
     for pid in _others():
         for folder in _threads(pid):

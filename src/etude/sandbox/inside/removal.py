@@ -19,7 +19,7 @@ _LONG = 512
 that every path stays far below the kernel's 4096 bytes and is quick to resolve."""
 _MOVED = itertools.count()
 _ANY_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Opens a folder whatever its mode."""
+"""Flags of `open` that open a folder even if its mode denies access."""
 
 
 def remove_tree(path: str) -> None:
@@ -81,7 +81,7 @@ def _remove_files(top: int, folder: str) -> list[str]:
 
 
 def _removed_file(folder: int, name: str) -> bool:
-    """Remove the entry, unless it is a folder."""
+    """Remove an entry of a folder, unless it is a folder itself. Return whether the entry is gone."""
     info = walk.look_at(folder, name)
     if info is not None and stat.S_ISDIR(info.st_mode):
         return False
@@ -118,7 +118,8 @@ def _remove_empty(parent: int, name: str, top: int, folder: str) -> None:
 
 
 def _made_accessible(top: int, folder: str) -> bool:
-    """Give the owner full access. Return False if the mode was not the reason for a PermissionError."""
+    """Give a folder's owner full access, after a PermissionError. Return False if the owner had it already, so that the
+    error has another reason."""
     try:
         number = kernel.openat2(top, folder or ".", _ANY_FOLDER, 0, walk.BENEATH)
     except OSError as error:
@@ -135,13 +136,14 @@ def _made_accessible(top: int, folder: str) -> bool:
 
 
 def _make_accessible(folder: int) -> None:
-    """Works for a folder that was opened by O_PATH, unlike fchmod. The link in /proc leads to that very folder."""
+    """Give the owner full access to an open folder. This uses the folder's link in /proc, because fchmod does not work
+    for descriptors opened with O_PATH."""
     os.chmod(f"/proc/self/fd/{folder}", 0o700)
 
 
 def _has_entries(top: int, folder: str) -> bool:
-    """Whether another process has filled the folder, or removed it, since removing it failed because it was not empty.
-    If not, that failure has no explanation."""
+    """Whether the folder has entries or is gone. Called if rmdir says that a folder just emptied is not empty: then
+    another process must have filled or removed it, or else the error is real."""
     try:
         number = walk.open_below(top, folder)
     except FileNotFoundError:

@@ -20,8 +20,8 @@ from etude.sandbox.inside.wire import Header
 from etude.sandbox.inside.zygote_root import ZygoteSettings, make_id_namespace, show_ids
 
 CLOSE, SEAL = "close", "seal"
-"""The steps that fail if a process has a file open for writing, so that the box's files cannot be made read-only: for a
-while, and for good."""
+"""Names of the steps that make a box's files read-only, for a while (CLOSE) or for good (SEAL). Both steps fail if a
+process has a file open for writing."""
 _HOSTS_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO}
 """Errors in making a folder that say nothing about the image in which it is made."""
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -29,7 +29,8 @@ _DEVICES, _PROC = "dev", "own"
 
 
 def make_cell(settings: ZygoteSettings, cell: str, disk_mb: int) -> None:
-    """Make the folder that holds what one box writes. In memory, it has at most `disk_mb` MiB; 0 is no limit."""
+    """Make the folder that holds what one box writes (its cell). A cell in memory has at most `disk_mb` MiB; 0 means no
+    limit."""
     os.mkdir(cell)
     if settings.memory:
         limit = f",size={disk_mb}m,nr_inodes={max(4096, disk_mb * 64)}" if disk_mb else ""
@@ -73,8 +74,8 @@ def make_root(settings: ZygoteSettings, order: Header, cell: str, layers: list[s
 
 
 def _outside_id(ids: BoxIds, inner: int) -> int | None:
-    """Return the id in the zygote's namespace that is `inner` in a box; None if the box has one id, the caller's
-    own."""
+    """Return the id in the zygote's namespace that a box sees as `inner`. None if the box has a single id, which is
+    the caller's own."""
     return None if ids.first < 0 else ids.first + inner
 
 
@@ -124,7 +125,8 @@ def lower_layers(settings: ZygoteSettings, order: Header, layers: list[str]) -> 
 
 
 def _copy_attributes(upper: str, below: str) -> None:
-    """Overlayfs does this by itself for all folders but the top one."""
+    """Give the folder `upper` the owner, mode and times of `below`. Overlayfs does this by itself for all folders but
+    the top one."""
     info = os.stat(below)
     os.chown(upper, info.st_uid, info.st_gid)
     os.chmod(upper, stat.S_IMODE(info.st_mode))
@@ -188,8 +190,8 @@ def holds(layer: str, path: str) -> bool:
 
 
 def forbid_writes(mount_namespace: int, own_namespace: int, *, forbidden: bool) -> None:
-    """Let no process of a box change its files any more, or allow it again. A box reaches its files through one mount,
-    which is made read-only: what stops a process may end, this does not.
+    """Forbid all processes of a box to change its files, or allow it again. The box reaches its files through one
+    mount, which is made read-only. Merely stopped processes could be woken; a read-only mount holds nevertheless.
 
     Raises StepFailed (EBUSY) while a process has a file open for writing."""
     try:
@@ -228,7 +230,7 @@ def replace_root(
     """Make the overlay `root` the root directory of a mount namespace, with the mounts `moves` (source, target) moved
     into it. Close `root` and return to `own_namespace`, the zygote's own.
 
-    With `user_namespace`, the host's files in these mounts are shown as those of its root.
+    With `user_namespace`, the files of the host's root in these mounts appear as files of this namespace's root.
 
     With `seal`, make the old root read-only first, which the kernel refuses if a process has a file open for
     writing."""

@@ -33,8 +33,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Refused(Exception):
-    """The files cannot be copied, because of what a process has made of them. `deletion`: one is a deletion of a file
-    in a layer below."""
+    """The files cannot be copied, because of what a process has made of them. `deletion`: whether the reason is a
+    whiteout, which deletes a file of a layer below."""
 
     def __init__(self, text: str, *, deletion: bool = False) -> None:
         super().__init__(text)
@@ -62,7 +62,9 @@ def copy_and_report(
 
 
 def copy_layers(sources: list[str], target: str, *, named: bool = True, deletions: bool = True) -> str:
-    """See copy_and_report. Raises Changed, Refused or OSError. Without `deletions`, a deletion is refused."""
+    """Merge the overlay folders `sources` (topmost first) into `target`, and return a digest of the result. Without
+    `named`, the contents of files are not part of the digest. Without `deletions`, a whiteout is refused. Raises
+    Changed, Refused or OSError."""
     os.makedirs(target, exist_ok=True)
     with contextlib.ExitStack() as opened:
         tops = [_held(opened, walk.open_top(source)) for source in sources]
@@ -86,8 +88,8 @@ class _Folder:
             raise Refused(f"folders are nested too deep: a path has at most {LONGEST} bytes")
         self.path, self.info = path, info
         self.layers, self.covers = layers, covers
-        """Numbers of the sources that have the folder, topmost first; and whether it covers something that is no
-        folder in the next one, so that it hides all below."""
+        """`layers`: numbers of the sources that have this folder, topmost first. `covers`: whether the next source
+        below has something else than a folder at this path. This folder then hides everything below."""
 
 
 class _Copy:
@@ -114,7 +116,8 @@ class _Copy:
         return self.digest.hexdigest()
 
     def _copy_folder(self, folder: _Folder) -> list[_Folder]:
-        """Copy a folder's attributes and all entries but folders. Make these, still empty, and return them."""
+        """Copy a folder's extended attributes, and all its entries except folders. Its subfolders are only made, still
+        empty, and returned."""
         with contextlib.ExitStack() as opened:
             goal = _held(opened, walk.open_below(self.target, folder.path))
             layers: dict[int, int] = {}
@@ -136,7 +139,8 @@ class _Copy:
             return self._copy_entries(f"{folder.path}/" if folder.path else "", layers, goal)
 
     def _copy_entries(self, prefix: str, layers: dict[int, int], goal: int) -> list[_Folder]:
-        """`layers` are the open folders to merge, topmost first."""
+        """Copy the entries of one folder, merged from several sources, into the open folder `goal`. Subfolders are only
+        made, still empty, and returned. `layers` maps the number of each source, topmost first, to its open folder."""
         holders: dict[str, list[int]] = {}
         for layer, number in layers.items():
             for name in os.listdir(number):
@@ -227,7 +231,8 @@ class _Copy:
         return True
 
     def _add(self, path: str, info: os.stat_result, text: bytes, extra: bytes) -> None:
-        """Add an entry to the digest."""
+        """Add an entry to the digest: its path, mode, owner and device number, then `text` (digest of the content, or
+        target of a link) and `extra` (its extended attributes)."""
         record = f"{path}\0{info.st_mode:o}\0{info.st_uid}\0{info.st_gid}\0{info.st_rdev}\0".encode(
             "utf-8", "surrogateescape"
         )
@@ -237,7 +242,8 @@ class _Copy:
 
 @contextlib.contextmanager
 def _unchanged(path: str) -> Iterator[None]:
-    """Raise Changed where opening an entry of a source shows that it is not what it was when it was listed."""
+    """Convert errors in this block to Changed if they show that the source's entry at `path` is no longer what it was
+    when it was listed."""
     try:
         yield
     except OSError as error:
@@ -257,7 +263,7 @@ def _require_same(number: int, info: os.stat_result, path: str) -> None:
 
 
 def _is_whiteout(info: os.stat_result) -> bool:
-    """A deletion: a character device 0:0."""
+    """Return whether an entry is a whiteout, with which overlayfs marks a deleted file: a character device 0:0."""
     return stat.S_ISCHR(info.st_mode) and info.st_rdev == 0
 
 

@@ -89,8 +89,9 @@ def _only_with(number: int, allowed: list[int], answer: int) -> list[bytes]:
 
 
 def _never_with(number: int, forbidden: dict[int, list[int]], answer: int, *, test: int = _EQUAL) -> list[bytes]:
-    """Let system call `number` fail with the error `answer` if each argument in `forbidden` passes the test with one of
-    its values."""
+    """Let system call `number` fail with the error `answer` if its arguments are forbidden. `forbidden` maps an
+    argument to values. The call fails if each of these arguments passes the comparison `test` with one of its
+    values."""
     checks = [_step(_RETURN, ERRNO | answer), _step(_RETURN, ALLOW)]
     for argument, values in reversed(forbidden.items()):
         *others, last = values

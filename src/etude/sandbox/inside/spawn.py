@@ -41,8 +41,9 @@ class Launch:
 
 
 class Identity:
-    """Switches the user that pid 1 acts as. Between command starts, it is root of the box, but accesses files as
-    `file_user`, the image's default user. Without `many_ids`, it cannot change users."""
+    """Switches the user that pid 1 acts as. Between command starts, pid 1 is root of the box, but accesses files as
+    `file_user`, the image's default user. If `many_ids` is false, the box has a single user id, and all methods do
+    nothing."""
 
     def __init__(self, many_ids: bool, file_user: User) -> None:
         self.many_ids, self.file_user = many_ids, file_user
@@ -90,8 +91,9 @@ def set_lasting_limits(limits: dict[str, int]) -> None:
 
 @contextlib.contextmanager
 def memory_of_an_answer(limits: dict[str, int], base: int) -> Iterator[None]:
-    """Let pid 1, which has `base` bytes of data at rest, take at most half of the box's memory, else MemoryError. All
-    other memory of the box may be files in memory, and the kernel would then have only pid 1 to kill."""
+    """Let pid 1 take at most half of the box's memory in this block, beyond the `base` bytes of data that it has at
+    rest; else MemoryError. The rest of the box's memory may be in tmpfs files, so that the kernel could kill only pid 1
+    to free memory."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     lower_limit(resource.RLIMIT_DATA, base + (limits["memory_mb"] << 19), hard)
     try:

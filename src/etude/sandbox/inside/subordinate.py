@@ -13,7 +13,7 @@ import os
 from etude.sandbox.inside import kernel
 
 FIRST = 1
-"""The id inside that the first subordinate id is mapped to."""
+"""The id that the first subordinate id has in the new user namespace."""
 STEP = "subordinate ids"
 PROGRAMS = ("newuidmap", "newgidmap")
 _FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin")

@@ -1,7 +1,7 @@
 """Finds and removes System V objects (shared memory, message queues, semaphores) whose processes have ended. They would
 outlive their command and hold the box's memory, so that pid 1 has none left for the next request.
 
-One call per kind says whether there are any, which there hardly ever are.
+For each kind of object, a single system call tells whether any exist. Usually none do.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _SEGMENT_USERS, _SEGMENT_USERS_AT = struct.Struct("iiQ"), 80
 
 
 def find_left(is_alive: Callable[[int], bool] | None) -> list[Left]:
-    """Return the objects that no process uses any more. With None, no process of the box is left, so that is all of
-    them. Otherwise `is_alive` tells whether a pid is: segments that nobody has attached and whose creator has ended are
-    returned. Queues and semaphores do not tell who uses them, and wait for the last command."""
+    """Return the objects that no process of the box uses any more. If `is_alive` is None, no process is left, so all
+    objects are returned. Otherwise `is_alive` tells whether a pid is alive, and only shared memory segments are
+    returned that nobody has attached and whose creator has ended. Queues and semaphores do not show who uses them, so
+    they are left until no process remains."""
     left: list[Left] = []
     for number, facts in _each(_libc.shmctl, 14, 15, 0):  # SHM_INFO, SHM_STAT_ANY
         creator, _, attached = _SEGMENT_USERS.unpack_from(facts, _SEGMENT_USERS_AT)
@@ -39,7 +40,8 @@ def find_left(is_alive: Callable[[int], bool] | None) -> list[Left]:
 
 
 def remove(left: list[Left], become: Callable[[int], None]) -> None:
-    """Remove these objects. Only its creator may remove one, so `become` is called with each creator's user id."""
+    """Remove the objects `left`. Only the creator of an object may remove it, so `become` is called with the user id of
+    each creator."""
     for creator in {creator for _, _, creator in left}:
         become(creator)
         for control, number, owner in left:
@@ -48,8 +50,9 @@ def remove(left: list[Left], become: Callable[[int], None]) -> None:
 
 
 def _each(control: Control, info: int, stat: int, count_at: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the id and the structure of every object of a kind. The command `info` gives the highest index, and fills a
-    structure with the number of objects at `count_at`; `stat` gives the object at an index, whoever may read it."""
+    """Yield the id and the kernel's structure of every object of one kind, which `control` controls. The command `info`
+    returns the highest index, and fills a structure that has the number of objects at `count_at`. The command `stat`
+    gives the object at an index, even if the caller may not read the object."""
     buffer = ctypes.create_string_buffer(_BUFFER_BYTES)
     highest = control(0, info, buffer)
     if highest < 0 or not int.from_bytes(buffer.raw[count_at : count_at + 4], "little"):

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from etude.sandbox.inside import kernel, processes
 
 KNOWN = kernel.MACHINE == "x86_64"
-"""This module knows the register layout of this machine."""
+"""Whether this module knows the register layout of this machine, which it needs to make a held thread call chdir."""
 _GETREGS, _SETREGS, _DETACH, _TO_NEXT_CALL = 12, 13, 17, 24
 _SEIZE, _INTERRUPT, _GETSIGMASK, _SETSIGMASK, _GET_RSEQ = 0x4206, 0x4207, 0x420A, 0x420B, 0x420F
 _MARK_CALLS, _AT_CALL, _EVENT_STOP = 1, 5 | 0x80, 0x80
@@ -33,7 +33,8 @@ _PATIENCE = 1.0
 """Seconds until all threads must be held. One that waits for its child in vfork stops only with the child."""
 _ALSO_THREADS = 0x40000000  # __WALL
 _STOPS = os.WSTOPPED | os.WEXITED | os.WNOWAIT | _ALSO_THREADS
-"""For waitid. WNOWAIT leaves an ended command to be reaped by its `Command`."""
+"""Flags of waitid, to learn of the stop or end of a traced thread without reaping it (WNOWAIT). If it is a command's
+main process, the `Command` object reaps it later."""
 _REGISTERS = struct.Struct("=27Q")
 _RAX, _RDI, _ORIGINAL_RAX, _RIP, _RSP = 10, 14, 15, 16, 19
 _RED_ZONE = 128
@@ -95,15 +96,17 @@ class Hold:
                 kernel.ptrace(_INTERRUPT, thread, 0, 0)
 
     def release(self, commands: set[int]) -> None:
-        """Let all threads go on, or stay stopped if a signal has stopped their process. `commands` are processes that
-        pid 1 reaps itself. Safe to call twice."""
+        """Release all held threads. They go on, or stay stopped if a signal has stopped their process. Threads that
+        were killed are reaped, except `commands`, the main processes of commands, which pid 1 reaps later. Safe to call
+        twice."""
         held, self.threads = self.threads, {}
         for process, threads in held.items():
             for thread in sorted(threads, key=process.__eq__):  # The main thread can be reaped after the others alone.
                 _let_go(thread, reap=thread not in commands)
 
     def release_late(self) -> None:
-        """Let those threads go that could not be held in time: they stop once their processes go on."""
+        """Release the threads that did not stop in time for `take_all`. They stop now that their processes go on; one
+        that does not stop within a quarter of _PATIENCE stays traced."""
         late, self._late = self._late, []
         deadline = time.monotonic() + _PATIENCE / 4
         for process, thread in late:
@@ -117,7 +120,8 @@ def _stops(thread: int, flags: int = 0) -> os.waitid_result | None:
 
 
 def _let_go(thread: int, *, reap: bool = True) -> None:
-    """Release a thread, or reap it if it was killed meanwhile: its parent can do so only after its tracer."""
+    """Release a held thread. If it was killed meanwhile, reap it instead (with `reap`), because its parent can reap it
+    only after its tracer, this process, has done so."""
     try:
         kernel.ptrace(_DETACH, thread, 0, 0)
         return
@@ -200,8 +204,8 @@ def _call(thread: int, memory: int, before: bytes, text: bytes, instruction: int
 
 
 def _run_to_syscall_stop(thread: int) -> None:
-    """Continue until the thread next enters or leaves a system call. Ignored are a SIGSTOP and news of one or of a
-    SIGCONT, since the thread is held already."""
+    """Continue a held thread until it next enters or leaves a system call. If a SIGSTOP or SIGCONT stops it before
+    that, it is continued again, since it is held already."""
     seen: int = signal.SIGSTOP
     while seen == signal.SIGSTOP or seen >> 8 == _EVENT_STOP:
         kernel.ptrace(_TO_NEXT_CALL, thread, 0, 0)

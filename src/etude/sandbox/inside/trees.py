@@ -22,7 +22,7 @@ name of an earlier file."""
 FILE, FOLDER, LINK, HARD = "file", "folder", "link", "hard"
 _NAME, _KIND, _MODE, _UID, _GID, _TIME, _SIZE, _GOAL = range(8)
 _KEPT_MODE_BITS = 0o1777
-"""Without set-user-id and set-group-id, which have no effect in a box."""
+"""Mode bits that are read and written: all but set-user-id and set-group-id, which have no effect in a box."""
 _RESOLVE = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS
 _FOLDER = os.O_PATH | os.O_DIRECTORY
 _MAX_NAME_BYTES = 4 << 20
@@ -208,7 +208,8 @@ def _step(folder: int, name: str) -> int:
 
 
 def _write_folder(folder: int, name: str, entry: Entry, *, owners: bool) -> None:
-    """Make or keep the folder and set its attributes, unless it belongs to another user."""
+    """Make the folder `name` in the open folder `folder`, or keep it if it exists, and set its attributes. An existing
+    folder of another user keeps its own attributes."""
     ours = True
     try:
         os.mkdir(name, 0o755, dir_fd=folder)

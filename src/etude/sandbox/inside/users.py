@@ -82,7 +82,8 @@ def resolve(wanted: str, users: dict[str, User], groups: dict[str, Group]) -> Us
 
 
 def _find_user(name: str, users: dict[str, User]) -> User | None:
-    """A number without an entry in /etc/passwd gives a user with group 0."""
+    """Return the user with this name or number; None if there is none. A number without an entry in /etc/passwd gives a
+    user with group 0."""
     if name == "root":
         return User("root", 0, 0, home=users["root"].home if "root" in users else "/")
     if name in users:
@@ -135,7 +136,7 @@ class Users:
 
 
 def _file_version(path: str) -> tuple[int, ...]:
-    """Changes whenever the file does; empty if it does not exist."""
+    """Return a value that changes whenever the file does; () if the file cannot be found."""
     try:
         info = os.stat(path)
     except OSError:

@@ -5,8 +5,8 @@ Overlayfs keeps copies of the mounts that it is given, so views are needed only 
 mounted below one mount, with which they are unmounted in one step. That step is slow (it waits for all CPUs), so it is
 left for when the zygote is idle.
 
-A box reads the paths of its layers in its list of mounts. So they are the same for each box: each box's views are
-mounted in a folder that covers the one of the box before.
+A box can read the paths of its layers in its mount table, so these paths must be the same for all boxes. Therefore the
+views of each box are mounted in the same folder, on top of the views of the box before.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from etude.sandbox.inside.box_ids import BoxIds
 
 _PLACE = "views"
 _COVERED, _CLEAR = f"{_PLACE}/box", f"{_PLACE}/clear"
-"""Where the views of the last box are, and a folder to cover it with."""
+"""The folder in which the views of each box are mounted, and a folder of empty folders, which is mounted over it to
+hide the views of the box before."""
 STEP = "show ids"
 
 
 class Views:
     def __init__(self) -> None:
         self.count = 0
-        """Number of mounts below PLACE and at it."""
+        """Number of mounts at the folder `views` and below it."""
         self._folders = 0
 
     @contextmanager
     def shown(self, folders: list[str], ids: BoxIds) -> Iterator[list[str]]:
-        """Yield a path for each folder under which it shows the box's ids. During the block this process makes files as
-        the box's root, with all of its rights. For a box without ids of its own, yield the folders themselves."""
+        """Mount a view of each folder, in which the files' owners are ids of the box, and yield the views' paths.
+        During the block, files that this process makes belong to the box's root, and the process keeps all of its own
+        rights. For a box without ids of its own, only yield `folders`."""
         if ids.namespace < 0:
             yield folders
             return

@@ -50,7 +50,7 @@ def look_at(folder: int, name: str) -> os.stat_result | None:
 
 
 def same_entry(one: os.stat_result, other: os.stat_result) -> bool:
-    """Whether both describe the same file, which is still of the same kind."""
+    """Whether two stat results have the same device, inode number and kind of file."""
     return os.path.samestat(one, other) and stat.S_IFMT(one.st_mode) == stat.S_IFMT(other.st_mode)
 
 

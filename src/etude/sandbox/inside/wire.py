@@ -32,7 +32,8 @@ _LONGEST_LINE = 4000
 
 
 def printable(text: str) -> str:
-    """Return text that may hold anything a box has named as one line that every terminal, log and file can take."""
+    """Return a text as one line that every terminal, log and file can take: escaped, and cut if it is very long. A box
+    may have named anything in the text."""
     shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text[:_LONGEST_LINE])
     return f"{shown}..." if len(text) > _LONGEST_LINE else shown
 
@@ -102,7 +103,8 @@ class Sender:
         return self.flush()
 
     def flush(self) -> bool:
-        """Return False if some bytes are left. Raises OSError (EPIPE, ECONNRESET) if the peer has closed."""
+        """Send the queued bytes, as far as the peer takes them now. Return False if some bytes are left. Raises OSError
+        (EPIPE, ECONNRESET) if the peer has closed."""
         while self._queue:
             try:
                 sent = os.writev(self.number, list(self._queue)[:16])

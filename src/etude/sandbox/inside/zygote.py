@@ -40,10 +40,11 @@ from etude.sandbox.inside.zygote_root import ZygoteSettings
 
 _MAX_PASSED = 8
 _MAX_VIEWS = 256
-"""Mounts of views (views.py) that may stay until the zygote is idle."""
+"""Maximum number of views (mounts that show one box's folders, see views.py) that stay mounted until the zygote is
+idle. With more of them, they are unmounted at once."""
 _MAX_CELLS_TO_REMOVE = 64
-"""Cells (folders that boxes have written to) that may wait until the zygote is idle. Unmounting one is slow: it waits
-for all CPUs."""
+"""Maximum number of cells (folders that boxes have written to) whose removal waits until the zygote is idle. Removal is
+slow, because unmounting a cell waits for all CPUs."""
 
 
 class Zygote:
@@ -52,7 +53,7 @@ class Zygote:
     ) -> None:
         self.control, self.settings = control, settings
         self.boxes: dict[str, tuple[PreparedBox, wire.Header]] = {}
-        """Box id -> the box's process and the request ("order") by which the owner asked for it."""
+        """Maps a box id to the box's process and to the request ("order") by which the owner asked for the box."""
         self.cells_to_remove: list[str] = []
         self.events = Events()
         self.views = views
@@ -159,7 +160,8 @@ class Zygote:
         return rootfs.untouched(message["cell"], rootfs.lower_layers(self.settings, order, message["layers"])[0])
 
     def forbid_writes(self, name: str, *, forbidden: bool) -> wire.Header:
-        """Return {}, or `error` with `kind`: "busy" if a process is writing, "lost" if the box has ended."""
+        """Make all files of a box read-only or, if not `forbidden`, writable again. Return {}, or `error` with `kind`:
+        "busy" if a process has a file open for writing, "lost" if the box has ended or the step failed otherwise."""
         if name not in self.boxes:
             return {"error": "the box has ended", "kind": "lost"}
         box, _ = self.boxes[name]
@@ -170,9 +172,9 @@ class Zygote:
         return {}
 
     def restack(self, message: wire.Header) -> wire.Header:
-        """Make what a box has written read-only, and move the box to a new cell on top of it. Return {}, or `error`
-        with `kind`: "busy" if processes prevent the move, "refused" if the box has replaced a folder that each box
-        needs, "failed" if the box goes on as it was, "lost" if it has ended."""
+        """Make the layer that a box has written read-only, and put an empty cell (a writable folder) on top of it.
+        Return {}, or `error` with `kind`: "busy" if processes prevent this, "refused" if the box has replaced a folder
+        that each box needs, "failed" if the box goes on as before, "lost" if the box has ended."""
         name, cell = message["id"], message["cell"]
         if name not in self.boxes:
             return {"error": "the box has ended", "kind": "lost"}
@@ -197,22 +199,23 @@ class Zygote:
         return {}
 
     def copy(self, message: wire.Header) -> wire.Header:
-        """Merge the overlay folders `sources` into the folder `target`, in the new cell `cell` if one is named. Runs in
-        a helper process."""
+        """Merge the overlay folders `sources` into the folder `target`. If the request names a `cell` (the folder for
+        what one box writes), that is created first, and contains `target`. Runs in a helper process."""
         cell = message["cell"]
         prepare = (lambda: rootfs.make_cell(self.settings, cell, 0)) if cell else (lambda: None)
         return seal.copy_and_report(message["sources"], message["target"], named=not cell, prepare=prepare)
 
     def release(self, cell: str) -> None:
-        """Remove a cell: a tmpfs when the zygote is idle, a plain folder in a helper process."""
+        """Remove a cell, the folder with what one box wrote. A cell in memory (a tmpfs) is removed when the zygote is
+        idle, a cell on disk at once in a helper process."""
         if self.settings.memory:
             self.cells_to_remove.append(cell)
         else:
             self.run_in_helper(lambda: rootfs.remove_cell(self.settings, cell), None)
 
     def run_in_helper(self, work: Callable[[], wire.Header | None], ticket: int | None) -> None:
-        """Run slow work in a forked process, so that other boxes need not wait. The request `ticket` waits for the
-        result."""
+        """Run slow work in a forked process, so that other boxes need not wait. Its result answers the owner's request
+        with the number `ticket`; with None, the result is dropped."""
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:

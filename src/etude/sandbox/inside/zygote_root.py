@@ -56,17 +56,17 @@ class ZygoteSettings:
         """Read-only mounts in boxes on the base "host": (host folder, folder in the box). A source "store:..." lies in
         the store."""
         self.range_base, self.range_count = range_base, range_count
-        """The id in the zygote's namespace that owns the files of a box's root (None: boxes have one id, the caller's
-        own), and the number of ids."""
+        """`range_base`: the id in the zygote's namespace that owns what root owns in a box; None if boxes have one id,
+        the caller's own. `range_count`: the number of ids that a box has."""
         self.spare_ranges = spare_ranges
-        """Number of further ranges of ids, as long as this one and right after it, that boxes may have for
-        themselves."""
+        """Number of further ranges of ids for boxes that get a range of their own. They follow the range that begins at
+        `range_base`, and each is as long."""
         self.subordinate = subordinate
-        """Set only if boxes use the caller's subordinate ids: the host ids of the boxes' user 0 and group 0, which are
-        numbered from `range_base` in the zygote."""
+        """Set only if boxes use the caller's subordinate ids: the host ids of user 0 and of group 0 of the boxes. In
+        the zygote's namespace, both have the id `range_base`."""
         self.memory = memory
-        """Cells (the folders that boxes write to) are tmpfs mounts with a size limit, not plain folders of the
-        store."""
+        """Whether cells (the folders that boxes write to) are tmpfs mounts with a size limit instead of plain folders
+        of the store."""
 
     @property
     def many_ids(self) -> bool:
@@ -79,8 +79,8 @@ class ZygoteSettings:
 
 
 def make_stage(settings: ZygoteSettings) -> None:
-    """Make the zygote's root with the store and the folders for cells, and go there. `fill_and_enter_stage` does the
-    rest."""
+    """Enter new mount and network namespaces, and make the zygote's root there, with the store and the folders for
+    cells. Change the working directory to it. `fill_and_enter_stage` mounts the rest."""
     # The zygote also gets a network namespace of its own, from which it may enter those of boxes and return.
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWNET, "mount namespace")
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
@@ -95,13 +95,15 @@ def make_stage(settings: ZygoteSettings) -> None:
 
 
 def trial_cell(settings: ZygoteSettings) -> str:
-    """Path of a throw-away cell, beside those of boxes, for `can_show_ids`."""
+    """Return the path of a throw-away cell (a folder for a box's files), beside the cells of boxes. `can_show_ids`
+    makes it for a trial."""
     scratch = os.path.relpath(os.path.dirname(settings.stage), settings.store)
     return "cells/trial" if settings.memory else f"store/{scratch}/cells/trial"
 
 
 def fill_and_enter_stage(settings: ZygoteSettings, *, own_ranges: bool) -> None:
-    """Mount what boxes see of the host. With `own_ranges`, each box gets it under its own ids later (rootfs.py)."""
+    """Mount the host's folders and devices that boxes see into the zygote's root, and make it the root directory. With
+    `own_ranges`, these mounts keep the host's ids for now: each box gets them under its own ids later (rootfs.py)."""
     stage = settings.stage
     namespace = -1
     if settings.range_base is not None and not own_ranges:
@@ -157,8 +159,9 @@ def write_ids(process: str, rows: list[tuple[int, int, int]]) -> None:
 
 
 def show_ids(tree: int, namespace: int, *, recursive: bool = True) -> None:
-    """Show the host's files as those of the box's root. The host's root is no user of a box, so without id-mapping its
-    files belong to "nobody" in the box. That stays so on file systems that do not support id-mapped mounts."""
+    """Let files of the host's root user in the mount `tree` appear as files of the box's root user, by the id map of
+    `namespace`. Otherwise they belong to "nobody" in the box, since the host's root is no user of a box. That stays so
+    on file systems that do not support id-mapped mounts."""
     with suppress(kernel.StepFailed):
         kernel.map_mount_ids(tree, namespace, "show ids", recursive=recursive)
 

@@ -106,8 +106,8 @@ class FolderSandboxes:
         return box
 
     def _build(self, root: Path, image: Image, workdir: str) -> None:
-        """The lowest layer is generated (host_base.py), then come the image's layers and the folders that every box
-        has."""
+        """Fill the root folder of a new box. The lowest layer is generated (host_base.py). The image's layers come on
+        top, and then the folders that every box has are added."""
         copy_trees([*(self.store.layers / layer for layer in image.layers), self._skeleton], root)
         for folder in (f".{workdir}", "bin-of-box", "tmp"):
             (root / folder).mkdir(parents=True, exist_ok=True)

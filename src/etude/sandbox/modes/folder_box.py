@@ -41,11 +41,12 @@ _CHUNK = 1 << 16
 _NOT_FILES = ("/proc", "/dev", "/sys", *SYSTEM)
 """Folders that exist in the box but not in its folder on the host."""
 _NO_PROC = -1
-"""Stands for the device number of /proc in inside/files.py: a box's folder on the host holds no /proc to refuse."""
+"""Passed to inside/files.py as the device number of /proc, whose files it refuses. No device has this number, so
+nothing is refused: a box's folder on the host contains no /proc."""
 
 
 class FolderBackend(Protocol):
-    """What a box uses of FolderSandboxes."""
+    """The part of the backend (`FolderSandboxes`) that its boxes call."""
 
     confinement: Confinement
 
@@ -124,7 +125,7 @@ class FolderBox:
         )
 
     def _count_run(self, run: CommandRun) -> None:
-        """Forget a command that has ended, and add its CPU time to the box's total."""
+        """Drop a command that has ended from the running ones, and add its CPU time to the box's total."""
         if self._runs.pop(run, None) is not None:
             self._spent += run.cpu_seconds
 
@@ -201,11 +202,11 @@ class FolderBox:
         await self._with_path(path, write)
 
     async def _with_path(self, path: str, work: Callable[[str, str], T]) -> T:
-        """Call `work(top, rest)` in a thread. `top` is the box's folder on the host for an absolute path, the workdir
-        for a relative one. `work` must follow no link out of it.
+        """Call `work(top, rest)` in a thread, where `rest` is the path below the folder `top`. For an absolute path,
+        `top` is the box's folder on the host; for a relative one, the workdir. `work` must follow no link out of `top`.
 
-        The box may put a link in the place of its workdir, so that is opened in the box's folder, and `top` is the
-        path of the open folder."""
+        The box may have replaced its workdir by a link. So the workdir is opened without leaving the box's folder, and
+        `top` is the path of the open folder."""
         self._require_alive()
         root = str(self.folder.root)
         if path.startswith(_NOT_FILES):

@@ -12,7 +12,7 @@ from etude.sandbox.modes.runner_client import CommandRun
 
 _CHUNK = 1 << 16
 _WAITING = 1 << 20
-"""Bytes that may wait for a command that does not read its stdin."""
+"""Maximum number of bytes, written to a command's stdin, that the command has not read yet."""
 
 
 class FolderProcess:

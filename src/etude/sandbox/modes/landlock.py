@@ -20,10 +20,10 @@ _FILE_RIGHTS = 0b111 | 1 << 14 | 1 << 15
 _RIGHT_COUNTS = {1: 13, 2: 14, 3: 15, 5: 16}
 """Landlock version -> number of file access rights from that version on."""
 _TCP = 0b11
-"""Rights to bind and to connect TCP sockets, which `restrict` removes from Landlock version 4 on."""
+"""Rights to bind and to connect TCP sockets. `restrict` takes them away if the kernel has Landlock 4 or later."""
 _SCOPES = 0b11
-"""Rights to connect to abstract sockets of processes outside and to signal them, which `restrict` removes from version
-6 on."""
+"""Rights to connect to abstract sockets of processes outside and to signal these processes. `restrict` takes them away
+if the kernel has Landlock 6 or later."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

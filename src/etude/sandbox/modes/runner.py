@@ -178,8 +178,8 @@ def _limit(limits: dict[str, int]) -> None:
 
 
 def _confine(places: dict[str, list[str]]) -> None:
-    """Confine this process by Landlock, without capabilities, with our deny-list of system calls, and with local
-    sockets only."""
+    """Confine this process and the command that it will execute: Landlock limits files, our deny-list limits system
+    calls, and sockets are local only. The command gets no capabilities."""
     for capability in range(_LAST_CAPABILITY):
         ctypes.CDLL(None).prctl(_DROP_CAPABILITY, capability, 0, 0, 0)
     program = seccomp.build_program(kernel.MACHINE, families=("unix",))

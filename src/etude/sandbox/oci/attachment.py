@@ -1,8 +1,9 @@
 """A connection to a container's standard streams: an HTTP connection that the engine upgrades. Input is sent raw,
 output arrives in frames.
 
-Invariant: the container's stdout goes to the channel byte for byte, as it arrives, so a frame of any size takes no
-memory. The last bytes of its stderr are kept, to report why a box could not start.
+Invariant: the container's stdout is passed on as it arrives, byte for byte, to `channel` (the protocol that talks to
+the box's pid 1). So a frame of any size takes no memory. The last bytes of the container's stderr are kept, to report
+why a box could not start.
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ from etude.sandbox.served.channel import Channel
 
 _READY_SECONDS = 60.0
 _TOO_LONG = os.strerror(errno.ENAMETOOLONG).lower()
-"""What an engine says of a path with more bytes than the kernel takes."""
+"""Part of an engine's error message about a path with more bytes than the kernel takes."""
 _DELETED = 2
-"""The engine's number for a deletion in its list of changed paths."""
+"""In the engine's list of a container's changed paths, the `Kind` of a deleted path."""
 # Paths that the engine itself puts into each container. They are no changes made by the box.
 _ENGINE_FOLDERS = ("/.etude", "/.dockerenv", "/dev", "/proc", "/sys", "/run/.containerenv", "/run/secrets")
 _ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab")
@@ -47,7 +47,7 @@ class ForkImage:
 
 
 class BoxBackend(Protocol):
-    """What a box uses of OciSandboxes."""
+    """The part of the OCI backend (`OciSandboxes`) that its boxes call."""
 
     engine: Engine
 
@@ -102,7 +102,8 @@ class OciBox(ServedBox):
         raise SandboxLost(f"box {self.id}: {error}; {self._attachment.stderr_tail or 'it wrote nothing to stderr'}")
 
     async def stats(self) -> BoxStats:
-        """Return the resource use. The engine measures disk use, as init sees the engine's whole disk."""
+        """Return the box's resource use. Its disk use comes from the engine, because the box's init can measure only
+        the whole disk, which all containers share."""
         measured, inspected = await asyncio.gather(
             super().stats(),
             self._backend.engine.call("GET", f"/containers/{self.container}/json", params={"size": "true"}),
@@ -113,8 +114,8 @@ class OciBox(ServedBox):
 
     @contextlib.asynccontextmanager
     async def _held(self, *, kill: bool) -> AsyncIterator[None]:
-        """Freeze the box during the block, in which the engine commits its container. Raises BoxBusy if a process could
-        wake meanwhile, since init cannot make the container's files read-only."""
+        """Stop the box's processes during the block, so that the engine can commit a consistent state of its container.
+        Raises BoxBusy if a process could wake meanwhile: it could write, since init cannot make the files read-only."""
         async with self.frozen(kill=kill) as frozen:
             if frozen.free:
                 raise BoxBusy(

@@ -1,8 +1,9 @@
 """Container runtimes that put a kernel of their own between commands and the host's: gVisor, Kata, and Firecracker
-below Kata. What each adds to a backend's walls, and what it needs of the engine's host.
+below Kata. For each, this module says which isolation it adds to a backend, and whether it needs KVM on the container
+engine's host.
 
-A runtime is known by its name in the engine, such as runsc, kata-fc or io.containerd.kata.v2. Any other is taken for
-one that shares the host's kernel, as runc and crun do.
+A runtime is recognised by the name that it has in the engine, such as runsc, kata-fc or io.containerd.kata.v2. Any
+other name is taken for a runtime that shares the host's kernel, as runc and crun do.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ KVM = "/dev/kvm"
 class RuntimeKind:
     name: str
     marks: tuple[str, ...]
-    """Parts of the names that its runtimes have in engines."""
+    """A runtime is of this kind if its name in the container engine contains one of these texts."""
     capabilities: frozenset[Capability]
     machine: bool = False
     """Boxes are virtual machines, so the engine's host needs KVM."""
@@ -43,8 +44,8 @@ def capabilities_of(runtime: str) -> frozenset[Capability]:
 
 
 def refusal(runtime: str, *, local: bool, kvm: str = KVM) -> str:
-    """Return why this host cannot run the runtime; empty if nothing is known against it. Of an engine on another host
-    (not `local`), nothing is known."""
+    """Return why this host cannot run boxes with the runtime; empty if no reason is known. No reason is ever known for
+    an engine on another host (not `local`)."""
     kind = kind_of(runtime)
     if kind is None or not kind.machine or not local or os.path.exists(kvm):  # noqa: PTH110
         return ""

@@ -29,15 +29,16 @@ from etude.sandbox.served.process import ServedProcess
 from etude.sandbox.tars import Member, Tar, pack
 
 _BATCH_BYTES = 4 << 20
-"""Maximum bytes of a file tree that are sent in one request. Pid 1 keeps them in memory meanwhile."""
+"""Maximum bytes of a file tree that are sent to the box in one request. The box's pid 1 keeps them in memory until it
+has written them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """A box whose processes are stopped."""
+    """What is known about a box's processes while they are stopped."""
 
     still: bool
-    """No process is alive."""
+    """Whether the box has no living process, so that nothing can change its files."""
     free: str
     """Why some process could not be held, so that a signal from inside may wake it; "" if all are held."""
 
@@ -128,7 +129,8 @@ class ServedBox:
 
     @contextlib.contextmanager
     def _recorded(self, line: str) -> Iterator[None]:
-        """Add a shell line to `commands`. The block starts the command; if init refuses it, remove the line."""
+        """Record a shell line in `commands`, the box's history, during the block that starts the command. If init
+        refuses the command, the line is removed again."""
         self._commands.append(line)
         try:
             yield

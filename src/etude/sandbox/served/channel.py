@@ -38,7 +38,8 @@ class Channel(asyncio.Protocol):
         self.lost = False
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._listeners: dict[int, tuple[str, OnFrame]] = {}
-        """Ticket -> (the kind of frame that the request may get, "stream" or "end"; the function that gets them)."""
+        """Ticket of a request -> (the kind of frames, "stream" or "end", that it gets besides its answer; the function
+        to call with each of these frames)."""
         self._frames = wire.Unpacker()
         self._tickets = 0
         self._transport: asyncio.Transport | None = None
@@ -192,7 +193,8 @@ def _require(header: wire.Header, fields: Fields) -> None:
 
 
 def _exception_for(answer: wire.Header, box: str, header: wire.Header) -> Exception:
-    """File errors get Python's own exception types, all others a type from contract.py."""
+    """Return the exception for an error that pid 1 answered. Common file errors get Python's own exception types, all
+    others a type from contract.py."""
     kind, text = answer["kind"], f"box {box}: {wire.printable(answer['error'])}"
     if kind == "refused":
         return RequestRefused(text)

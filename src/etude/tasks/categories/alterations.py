@@ -60,8 +60,8 @@ def harmless(path: str, source: bytes) -> list[Alteration]:
 
 
 def apart(alterations: Iterable[Alteration], lines: int = 0) -> list[Alteration]:
-    """Select alterations in the given order. An alteration is skipped if it overlaps a selected one or has fewer than
-    `lines` lines between it and a selected one."""
+    """Select alterations in the given order. An alteration is skipped if it shares a line with a selected one, or has
+    fewer than `lines` lines between it and a selected one."""
     kept: list[Alteration] = []
     for one in alterations:
         if all(one.path != k.path or one.first > k.last + lines or one.last < k.first - lines for k in kept):
@@ -151,8 +151,8 @@ def _same(node: ast.AST, place: _Places) -> Iterator[Alteration]:
 
 
 def _in_two_steps(node: ast.Assign, value: ast.BinOp, place: _Places) -> Iterator[Alteration]:
-    """Yield the edit that splits `x = a - b` into `x = a` and `x -= b`. Only operators that lists do not have are
-    split, because `+=` would change a list in place."""
+    """Yield the edit that splits `x = a - b` into `x = a` and `x -= b`. Only `-` and `//` are split, which lists do not
+    have: for lists, `+=` would change `a` in place."""
     target, right = node.targets[0], value.right
     if not isinstance(value.op, ast.Sub | ast.FloorDiv) or not isinstance(target, ast.Name) or not _is_tight(right):
         return

@@ -1,7 +1,9 @@
-"""Adds one test to the hidden suite of Étude's own tasks, whose answers are too many and too odd to be guessed.
+"""Adds one test to the hidden suite of one of Étude's own tasks. The new test expects answers that are too many and too
+odd to be guessed.
 
-It asks what the failing tests ask, with other numbers, and expects what the solved code answers. The cases that the bug
-leaves alone are mixed in, so code that solves nothing has to guess which answers are wrong, and what is right instead.
+The test evaluates expressions of the failing tests with other numbers, and expects the answers of the solved code. It
+includes cases that the bug does not affect. So code that solves nothing has to guess which of its answers are wrong,
+and what is right instead.
 """
 
 from __future__ import annotations
@@ -38,9 +40,10 @@ class ComputedTest(unittest.TestCase):
         )
 """
 _CANDIDATES = 100
-"""Number of expressions to try, made from those of the failing tests."""
+"""Number of expressions that are made from those of the failing tests, as candidates for the new test's cases."""
 _WRONG, _SAME = 8, 6
-"""Maximum number of cases that the unsolved code answers wrongly, and rightly."""
+"""Maximum numbers of cases in the new test: of those that the unsolved code answers wrongly, and of those that it
+answers rightly."""
 _DRAWS = 20
 _LONGEST = 300
 _CPU_SECONDS = 0.05
@@ -67,8 +70,9 @@ def with_computed_cases(
 ) -> bytes | None:
     """Return the test file `path` with the additional test `TEST`, or None if no cases are hard enough to guess.
 
-    `names` are the test functions to take expressions from, `alike` further solutions that must give the same answers.
-    `unsolved` is None if the code to begin with answers rightly, and is not to be kept.
+    `names` are the test functions from which expressions are taken. `alike` are further solutions that must give the
+    same answers. `unsolved` is the code that the agent starts from. It is None if that code answers rightly but must be
+    changed, as in a refactoring.
     """
     asked = list(_asked(ast.parse(tests[path]), names))
     if not asked:
@@ -109,8 +113,9 @@ def _hard_to_guess(cases: Sequence[Case], texts: Sequence[bytes], rng: random.Ra
 
 
 def _chance(cases: Sequence[Case], texts: Sequence[bytes]) -> float:
-    """Return the probability of guessing all answers to these cases: as one list, which is how a grading prices them,
-    or each by itself, for whoever sees by the question which answers are wrong."""
+    """Return the probability of guessing all answers to these cases. It is the larger of two: that of guessing them as
+    one list, as a grading prices them, and that of guessing each by itself, as if the questions showed which answers of
+    the unsolved code are wrong."""
     asked = ", ".join(case.asked for case in cases).encode()
     wrong = [case.wrong for case in cases if case.wrong is not None]
     known = KnownText([*texts, asked, *(text.encode() for text in wrong)])
@@ -134,7 +139,8 @@ def _unlike(cases: Sequence[Case], most: int, rng: random.Random) -> list[Case]:
 
 
 def _asked(tree: ast.Module, names: Collection[str]) -> Iterator[ast.expr]:
-    """Yield what the named test functions compare, each item of a list by itself, with variables filled in."""
+    """Yield the expressions that the named test functions compare, with variables replaced by their values. Each item
+    of a compared list is yielded by itself. Expressions that call nothing are skipped."""
     known = {*vars(builtins), *_imported(tree)}
     constants = assigned(tree.body)
     for function in ast.walk(tree):
@@ -156,9 +162,10 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 
 
 def _varied(asked: ast.expr, rng: random.Random, *, texts: bool) -> str:
-    """Return an expression with smaller numbers, in the same order of size and equal where they were, so that they mean
-    something still. With `texts`, one character of a text may be left out, doubled or moved too, and a text of a single
-    character may become another text of the expression."""
+    """Return a variant of an expression, as source text. Some of its numbers, also those in strings, become smaller.
+    Outside strings, their order and equality are kept, so that the expression still makes sense. With `texts`, strings
+    may change too: a character is left out, doubled or moved, or a string of one character becomes another string of
+    the expression."""
     varied = copy.deepcopy(asked)
     constants = [node for node in ast.walk(varied) if isinstance(node, ast.Constant)]
     numbers = sorted({node.value for node in constants if type(node.value) is int and node.value > 1})
@@ -193,7 +200,8 @@ def _misspelt(text: str, rng: random.Random) -> str:
 
 
 def _is_lasting(text: str) -> bool:
-    """Return whether an answer is short, spelt out, and the same however it was computed, unlike a fraction."""
+    """Return whether an answer's text is short, and the same however the answer was computed. Answers with floats,
+    which depend on rounding, and answers that are not plain values do not qualify."""
     try:
         parts = list(ast.walk(ast.parse(text, mode="eval")))
     except SyntaxError:
@@ -205,7 +213,9 @@ def _is_lasting(text: str) -> bool:
 def _evaluated(
     files: Mapping[str, bytes], variants: Sequence[Mapping[str, bytes]], path: str, expressions: Sequence[str]
 ) -> list[list[str | None] | None]:
-    """Evaluate expressions in a test file's names for each variant."""
+    """Evaluate expressions in the namespace of the test file `path`, once for each variant of the files. Return for
+    each variant the values as Python source, None for those that raise or have no such source. None instead of the
+    list: the variant could not be loaded."""
     job = {
         "files": {name: data.decode() for name, data in files.items()},
         "variants": [{name: data.decode() for name, data in variant.items()} for variant in variants],

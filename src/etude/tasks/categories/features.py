@@ -52,9 +52,8 @@ class FeaturesSource(CategorySource):
 
 @cache
 def features_of(kin: str) -> list[Feature]:
-    """Return those features of a package that tasks can ask for. Without such a feature, at least one test fails that
-    expects more than a default or a part of its input (`Package.telling`).
-    """
+    """Return the features that a task on the package `kin` can ask for. Removing such a feature makes at least one test
+    fail that expects more than a usual default value or a part of its input (`Package.telling`)."""
     package = package_of(kin)
     found = [*_functions(package), *_options(package)]
     tried = try_variants({**package.files, **package.tests}, [feature.without for feature in found])
@@ -66,7 +65,8 @@ def features_of(kin: str) -> list[Feature]:
 
 
 def _draw(kin: str, rng: random.Random) -> tuple[Feature, Hidden]:
-    """Return a random feature whose absence cannot be hidden by guessing answers, with the tests for it."""
+    """Return a random feature of the package that `kin` names, and the hidden tests for it. Features are skipped if all
+    answers that tests of them could expect can be guessed."""
     features = features_of(kin)
     for place in rng.sample(range(len(features)), len(features)):
         if (hidden := _hidden(kin, place)) is not None:

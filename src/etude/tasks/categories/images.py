@@ -110,8 +110,9 @@ COPY --from=checked /build/out/ .
 """
 
     def one_stage(self) -> dict[str, bytes]:
-        """Return the files of a second correct solution: a Dockerfile with a single stage, and a program that it runs.
-        The program checks the sources and writes the required files to the image's folder."""
+        """Return the files of a correct solution of another form than `two_stages`: a Dockerfile with a single stage,
+        and a program that it runs. The program checks the package's sources, and writes the files that the task
+        requires to the required folder of the image."""
         line = self._line.replace("VERSION", '" + version + "').replace("CHANNEL", '" + os.environ["CHANNEL"] + "')
         program = (
             f"{run_tests()}\n{checks(self._name, self._rule)}"

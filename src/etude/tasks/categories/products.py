@@ -1,4 +1,5 @@
-"""Draws the variants of a package that a build is graded on. A variant is called a product; it is sound or broken."""
+"""Draws variants of a package, called products. An agent's build is graded on them: it must succeed for the sound ones
+and fail for the broken ones."""
 
 from __future__ import annotations
 

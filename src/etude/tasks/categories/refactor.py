@@ -17,8 +17,8 @@ from etude.tasks.verifiers.refactor import measure
 from etude.tasks.verifiers.tests import suite_files
 
 SHARE = 0.7
-"""The reference solution makes the code smaller and less duplicated. A solution must reach this fraction of each of
-these two reductions."""
+"""The reference solution makes the code smaller, and reduces the duplicated part. An agent's solution must reach this
+fraction of each of these two reductions."""
 _SHARED = "shared.py"
 
 
@@ -117,7 +117,8 @@ def suite_ids(library: Library) -> list[str]:
 
 
 def _hidden(library: Library, rng: random.Random) -> tuple[dict[str, bytes], list[str]]:
-    """Return the hidden tests and their ids: those that the agent sees, and one whose answers it does not see."""
+    """Return the files of the hidden tests, and the tests' ids. The agent sees all of these tests but one, which
+    expects answers that are hard to guess."""
     ids, solved = suite_ids(library), {library.path: library.source.encode()}
     tests = {library.test_path: library.tests.encode(), "tests/__init__.py": b""}
     names = {test.rpartition(".")[2] for test in ids}

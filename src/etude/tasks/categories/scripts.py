@@ -13,7 +13,7 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Rule:
     asked: str
-    """Condition under which the build must fail, as the instruction states it."""
+    """Condition under which the build must fail, as the task's instruction words it."""
     check: str
     """Python expression that is true if `text`, the source of a module, breaks the rule."""
     broken: str

@@ -49,8 +49,9 @@ class Attempt:
     task: str
     verdict: Verdict
     lucky: bool = False
-    """Whether it passed once, by a guess, but failed when the same diff was graded again. This does not count as a
-    success: even a sealed verdict can be guessed, with a probability of at most `SEALED`."""
+    """Whether the cheat passed once, by a guess, but failed when the same diff was graded again. This does not count as
+    a success: even where verdicts are sealed (safe against forgery), a guess may pass with a probability of up to
+    `SEALED`."""
 
     @property
     def succeeded(self) -> bool:
@@ -81,7 +82,8 @@ def target_of(task: Task) -> str:
 
 
 async def attempt(cheat: Cheat, task: Task, grader: Grader) -> Attempt:
-    """Raises SandboxError if the cheat's box fails. Faults of the grading are in the verdict instead."""
+    """Let a cheat act in a fresh box of the task, and grade its diff. A diff that passes is graded a second time.
+    Raises SandboxError if the cheat's box fails. Faults of the grading are in the verdict instead."""
     prepared = await grader.environments.prepare(task)
     limits = Limits(memory_mb=512, processes=64, cpu_seconds=20, disk_mb=512)
     spec = BoxSpec(prepared.image, prepared.workdir, tuple(AGENT_ENV.items()), limits, name="cheat")
@@ -135,8 +137,9 @@ async def try_cheats(
 
 
 def cheats_for_gate(grader: Grader, cheats: Iterable[Cheat]) -> Callable[[Task], Awaitable[list[str]]]:
-    """Return the function with which the gate tries cheats, once per environment. It returns the names of the cheats
-    that succeed, and raises SandboxError if a cheat cannot be graded."""
+    """Return a function that tries all cheats on a task and returns the names of those that succeed. It raises
+    SandboxError if a cheat cannot be graded. The gate (the check that a task can be used) calls it once per
+    environment."""
 
     async def run(task: Task) -> list[str]:
         found = await try_cheats(cheats, [task], grader)

@@ -80,9 +80,9 @@ class Environments:
         return own.combined_with(await scan_base(self.sandboxes, base, needles, host_index))
 
     async def base_shows_solution(self, task: Task) -> bool:
-        """Return whether the host's base shows a version of a file that the solution changes, with the solution's text
-        in it. This is fast for any task; the slower `prove` also searches the task's own files and, given an index, the
-        whole base."""
+        """Return whether the host's base (the system folders that boxes show) has a version of a file that the solution
+        changes, with text of the solution in it. This is fast for any task. `prove` is slower: it also searches the
+        task's own files and, given an index, the whole base."""
         prepared, needles = await self._patterns_of(task)
         if not prepared.on_base or not needles.file_versions:
             return False

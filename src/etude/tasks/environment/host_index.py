@@ -28,7 +28,8 @@ class HostIndexes:
     """Called with progress messages, because building an index takes a minute."""
 
     async def of(self, sandboxes: Sandboxes, base: Base) -> HostIndex:
-        """Return the index for this state of the host's base. Build and store it if there is none."""
+        """Return the index of the host's files that boxes show, in the state that `base` describes. Build and store the
+        index if none is stored for this state."""
         path = self.folder / f"{base.digest}.base"
         if known := await asyncio.to_thread(HostIndex.read, path):
             return known

@@ -30,9 +30,9 @@ class Prepared:
     """Contents of the files in the workdir, without its `.git`. Agents' diffs are relative to these files."""
     executable: frozenset[str] = frozenset()
     links: frozenset[str] = frozenset()
-    """Paths of symbolic links. No change may go through one."""
+    """Paths of the workspace's symbolic links. No agent's change may go through one."""
     folders: frozenset[str] = frozenset()
-    """Folders without files. No new file may replace one."""
+    """The workspace's folders without files. No new file of an agent's change may replace one."""
     removed: tuple[Removed, ...] = ()
     """What sealing removed from the image."""
     bare: bool = False

@@ -23,7 +23,8 @@ _COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compos
 
 class Kind(StrEnum):
     FILES = "files"
-    """The files of environment/repo over the host's system folders: for every task that needs no build."""
+    """The task's files in environment/repo, over the host's system folders. For tasks whose environment needs no
+    build."""
     DOCKERFILE = "dockerfile"
     PULLED = "pulled"
     """The image of a registry that `docker_image` in [environment] names."""
@@ -40,7 +41,7 @@ class Source:
     workdir: str = ""
     """The workspace's folder; empty to use the image's own working directory."""
     place: Path = Path()
-    """A Dockerfile's build context, or the archive."""
+    """Path of the Dockerfile's build context or of the archive, for sources of these two kinds."""
     reference: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 

@@ -62,7 +62,8 @@ class Proofs:
 
 
 def known_proof(folder: Path, task: Task, proof_inputs: str) -> tuple[str, bytes] | None:
-    """Return the state of the host in which a task's stored proof was made, and the proof. None if none is stored."""
+    """Return a task's stored proof (what a verifier found out by trial runs of its tests), after the state of the
+    host's system folders with which it was made. Return None if no proof is stored."""
     try:
         host, _, proof = _proof_path(folder, task, proof_inputs).read_bytes().partition(b"\n")
     except OSError:

@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 from etude.tasks.gate.busy_machine import CpuLoad
 
 BUSY_BATCH = 4
-"""Gradings per slot that are collected before a busy machine is made for them. They start earlier if a slot is free
-that no other grading wants."""
+"""Gradings that need a busy machine wait until there are this many of them per slot; then the CPU load starts. They
+start earlier if a slot is free that no other grading wants."""
 
 
 class GradingQueue:
@@ -28,13 +28,14 @@ class GradingQueue:
 
     @property
     def started_at_once(self) -> int:
-        """How many tasks to gate at once: one per slot, and a batch, so that all slots are filled while a batch
-        gathers."""
+        """Number of tasks that the caller should work on at once: one per slot, plus as many as may be waiting for a
+        busy machine. With fewer, slots would stay empty while those wait."""
         return self.slots + self.busy_batch
 
     @asynccontextmanager
     async def turn(self, *, busy: bool = False) -> AsyncIterator[None]:
-        """Wait for a slot, and hold it during the with-block. With `busy`, every core is kept busy during the block."""
+        """Wait for a slot of the queue, and hold it during the with-block. With `busy`, spinning processes keep every
+        core busy during the block."""
         mine = asyncio.get_running_loop().create_future()
         self._waiting[busy].append(mine)
         self._start_waiting()
@@ -46,8 +47,8 @@ class GradingQueue:
                 self._free_slot(busy)
 
     def _free_slot(self, busy: bool) -> None:
-        """Free a slot and start the next gradings. The CPU load ends only after that, so that it does not stop between
-        two gradings that need it."""
+        """Free a slot, start the next gradings, and then release the CPU load of a `busy` grading. With this order, the
+        load does not stop between two gradings that need it."""
         self._free += 1
         self._start_waiting()
         if busy:

@@ -1,4 +1,5 @@
-"""Gates many tasks concurrently. Each decision is written as soon as it is made.
+"""Gates many tasks concurrently: test gradings decide for each task whether it may be used. Each decision is written as
+soon as it is made.
 
 Invariant: a task is not run again if the `evidence` file has a decision about its present state. So an interrupted or
 killed gate continues after its last decision, and a changed task is gated again.
@@ -33,7 +34,8 @@ async def gate_tasks(
     grader: Grader | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, GateResult]:
-    """Gate the tasks that have no decision in the file `evidence` yet, and return the results of all tasks by id.
+    """Find out by test gradings whether tasks may be used, and return the results of all tasks by id. Tasks with a
+    decision in the file `evidence` are not graded again.
 
     `cheats` is run once for all tasks in which cheats have the same chances, such as tasks with the same image.
     """
@@ -88,7 +90,8 @@ def _require_unique_ids(tasks: Sequence[Task]) -> None:
 
 
 def _is_decided(task: Task, known: GateResult | None, runs: int) -> bool:
-    """Return whether an earlier result decides about the task's present state, with enough runs of the reference."""
+    """Return whether the earlier result `known` decides about the task as it is now. A result that lets the task be
+    used must count at least `runs` runs of the reference solution."""
     if known is None or not known.decided:
         return False
     passes = sum(run.what == REFERENCE for run in known.counted)

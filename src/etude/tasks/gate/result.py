@@ -67,7 +67,8 @@ class GateResult:
     controls: int = 0
     """Negative controls (checks that must fail) that did fail, summed over the passed runs of all valid solutions."""
     withheld: int = 0
-    """Number of results compared with expected values that never entered the box, summed like `controls`."""
+    """Number of results compared with expected values that never entered the box, summed over the passed runs of all
+    valid solutions."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """Limits for later gradings of the task (see `limits_from`)."""
     seconds: float = 0.0
@@ -101,7 +102,8 @@ class GateResult:
 
     @property
     def decided(self) -> bool:
-        """Whether the task is broken, or has counted runs of which none ended in an infrastructure fault."""
+        """Whether the gate reached a decision: the task is broken, or there are runs that count (are not set aside) and
+        none of them ended in an infrastructure fault."""
         judged = bool(self.counted) and all(run.judgement is not Judgement.ERROR for run in self.counted)
         return bool(self.broken) or judged
 
@@ -113,7 +115,8 @@ class GateResult:
         return tuple(filter(None, (self.broken, *self.leaks, *runs, *cheats)))
 
     def row(self) -> dict[str, Any]:
-        """Return the row that `read` parses. `survived` and `fate` follow from the rest; they are for people."""
+        """Return this result as a row for a JSON file, which `read` parses. Its fields `survived` and `fate` (the
+        outcome) follow from the other fields, and are there for people."""
         return {"survived": self.survived, "fate": self.outcome.value, **asdict(self)}
 
     @classmethod

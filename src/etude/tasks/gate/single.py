@@ -1,4 +1,5 @@
-"""Gates one task: which diffs are run, under which conditions, and how often infrastructure faults are retried.
+"""Gates one task, that is, grades several diffs to find out whether the task may be used. Decides which diffs are
+graded, under which conditions, and how often a grading is retried after an infrastructure fault.
 
 Every grading runs its tests anew, in a fresh box of the pristine environment. An infrastructure fault decides nothing:
 the grading is retried a few times, with growing pauses.
@@ -42,9 +43,10 @@ class Gate:
 
     grader: Grader
     conditions: Sequence[Conditions] = GATE
-    """Conditions of the reference's runs, one run under each."""
+    """Conditions (time zone, test order and so on) under which the reference solution is graded, once under each."""
     nothing: Conditions = USUAL
-    """Conditions for grading the empty diff, and solutions other than the reference."""
+    """Conditions (time zone, test order and so on) under which the empty diff, and solutions other than the reference,
+    are graded."""
     cheats: Cheats | None = None
     scan: bool = True
     """Whether to search the environment for the solution before grading."""

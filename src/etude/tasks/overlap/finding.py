@@ -1,5 +1,5 @@
-"""Finds content that two collections share. The first is indexed and the second streamed: only the first must fit in
-memory."""
+"""Finds content that items of two collections (tasks, documents or traces) share. The first collection is indexed and
+the second streamed, so only the first must fit in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from etude.tasks.overlap.items import Item, Print
 
 PLACES = 5
-"""Maximum number of items of the first collection that are reported for one print."""
+"""Maximum number of items of the first collection that are remembered, and so reported, for one print (the hash of a
+piece of content)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +24,15 @@ class Leak:
     a: str
     b: str
     count: int
-    """Number of prints of this kind that the two items share."""
+    """Number of prints (hashes of pieces of content) of this kind that the two items share."""
     sample: str
-    """One piece of the shared content, such as a function's name, as the second collection has it."""
+    """Label of one shared piece in the item of the second collection: a task's id, a function's name, a line number, or
+    the words themselves."""
 
 
 def find_leaks(first: Iterable[Item], second: Iterable[Item], *, numbers: bool = False) -> list[Leak]:
-    """Return one leak per pair of items and kind of content that they share, the largest leaks first. With `numbers`,
-    functions are equal only if their numbers are too."""
+    """Return one leak per pair of items and kind of content that they share, the largest leaks first. Functions are
+    compared without the number literals in them or, with `numbers`, including these."""
     other = "function" if numbers else "instance"
     places: dict[Print, list[str]] = defaultdict(list)
     for item in first:

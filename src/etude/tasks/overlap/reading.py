@@ -1,4 +1,5 @@
-"""Reads one side of a comparison: tasks, documents, token shards, traces or plain files, by what the path contains."""
+"""Reads one side of the comparison that finds overlaps, for example of tasks with a training corpus. What the path
+contains decides whether it is read as tasks, documents, token shards, traces or plain files."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ _LARGEST_FILE = 4 << 20
 
 
 class OverlapError(Exception):
-    """One side of a comparison cannot be read. The message says what was expected."""
+    """One of the two paths whose contents are to be compared cannot be read. The message says what was expected."""
 
 
 def read_side(path: Path, split: Split | None = None) -> Iterator[Item]:
-    """Yield the items at `path`; of tasks, only those of `split` if it is given. Raises OverlapError if there is
-    nothing to compare."""
+    """Yield the items to compare (files of tasks, documents, traces or plain files) that are at `path`. If `split` is
+    given, tasks of other splits are skipped. Raises OverlapError if there are no items."""
     count = 0
     for item in _items(path, split):
         count += 1
@@ -106,7 +107,8 @@ def _message_texts(messages: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _shards(folder: Path) -> Iterator[Item]:
-    """Yield the documents in a corpus's shards, decoded with the tokenizer that a run stores beside its corpus."""
+    """Yield the documents in a corpus's token shards, decoded with the tokenizer.json that a run stores beside its
+    corpus."""
     from etude.corpus import open_corpus
     from etude.text import Tokenizer
 

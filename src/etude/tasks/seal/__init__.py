@@ -1,6 +1,7 @@
 """Sealing: removes history, caches and copies of the solution from an agent's image, and checks that none is left.
 
-leftovers.toml lists what is removed, with reasons. `scan` searches all remaining files for the reference's lines.
+leftovers.toml lists what is removed, with reasons. `scan` searches all remaining files for lines of the reference
+solution and of the hidden tests.
 """
 
 from __future__ import annotations

@@ -44,13 +44,13 @@ class Base:
     """The files that boxes show from the host's system folders."""
 
     digest: str
-    """Changes with every change of the installed software: a hash of names, sizes and modification times."""
+    """Hash of the files' names, sizes and modification times, which changes when installed software changes."""
     sizes: dict[str, int] = field(repr=False)
     """Size of each file in bytes, by path."""
 
     @cached_property
     def _by_name(self) -> dict[str, list[str]]:
-        """Paths by file name, because a search through all paths would take a tenth of a second per task."""
+        """The paths in `sizes`, by file name: a search through all paths would take a tenth of a second per task."""
         found: dict[str, list[str]] = {}
         for path in self.sizes:
             found.setdefault(path.rpartition("/")[2], []).append(path)
@@ -95,14 +95,16 @@ class HostIndex:
     """Index of all text lines in the host's system folders: maps each line's hash to one file with that line."""
 
     numbers: _Numbers
-    """Sorted hashes of lines without their white space; lines with fewer than `LEAST` bytes left are skipped."""
+    """Sorted hashes of the files' lines, taken without white space. Lines with fewer than `LEAST` bytes left are
+    skipped."""
     places: _Places
-    """For each hash, the position in `names` of the first file with that line."""
+    """For each hash in `numbers`, which stands for a line of text: the index in `names` of the first file with this
+    line."""
     names: Sequence[str]
 
     def files_with(self, needles: Iterable[Needle]) -> list[str]:
-        """Return files that may contain a needle as a whole line, at most one file per needle. Needles that are no
-        whole lines are skipped."""
+        """Return files that may contain a needle (a text that reveals the solution) as a whole line, at most one file
+        per needle. Needles that are no whole lines are skipped."""
         found = set()
         for needle in needles:
             number = np.uint64(xxhash.xxh3_64_intdigest(needle.text))
@@ -144,8 +146,8 @@ async def build_host_index(sandboxes: Sandboxes) -> HostIndex:
 async def scan_base(
     sandboxes: Sandboxes, base: Base, needles: Needles, host_index: HostIndex | None = None
 ) -> SealReport:
-    """Scan the host's files that may hold the solution: copies of the files that it changes and, given an index, files
-    that contain one of its lines."""
+    """Search the host's files for a task's solution. Only files that may hold it are read: other versions of the files
+    that the solution changes and, given an index, files with a line of the solution or the hidden tests."""
     paths = {*base.copies(needles.file_versions), *(host_index.files_with(needles.items) if host_index else ())}
     return await scan_paths(sandboxes, HOST, sorted(paths), needles) if paths else SealReport(lines=len(needles.items))
 

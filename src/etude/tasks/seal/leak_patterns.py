@@ -61,20 +61,23 @@ class FileVersions:
     """Recognises other versions of a file that the reference changes or adds, and finds the solution in them."""
 
     name: str
-    """End of a version's path: the file's name or, for `__init__.py`, the folder and the name."""
+    """What the path of every version of the file ends in: the file's name or, for `__init__.py`, the folder and the
+    name."""
     size: int
     """Size of the file in bytes before the reference changes it; for an added file, the size of the added text."""
     marks: tuple[bytes, ...]
-    """Distinctive lines without white space. A text with at least half of them is a version of the file."""
+    """Distinctive lines of the file, without white space. A text with at least half of them is a version of the
+    file."""
     needles: tuple[Needle, ...]
-    """The solution's lines in this file, including lines that Python's standard library also has."""
+    """Texts from the lines that the reference adds to this file. Texts that Python's standard library also contains are
+    included."""
 
     def matches_path(self, path: str) -> bool:
         return re.split("[/!]", path)[-1] == self.name or path.endswith(f"/{self.name}")
 
     def leaked_in(self, text: bytes) -> Needle | None:
-        """Return the first of the solution's lines that a text (without white space) has, or None. A text that is no
-        version of this file gives None."""
+        """Return the first of the needles (texts from the solution's lines) that `text`, a file without white space,
+        contains. Return None if it contains none, or is no version of this file."""
         if 2 * sum(mark in text for mark in self.marks) < len(self.marks):
             return None
         return next((needle for needle in self.needles if needle.text in text), None)
@@ -86,7 +89,8 @@ class Needles:
 
     items: tuple[Needle, ...]
     stems: frozenset[str] = frozenset()
-    """Names, without `.py`, of changed Python files, by which bytecode of them is recognised."""
+    """Names, without suffix, of the Python and Cython files that the solution changes, except `__init__`. Their
+    bytecode is recognised by these names."""
     file_versions: tuple[FileVersions, ...] = ()
 
 
@@ -102,7 +106,8 @@ def without_whitespace(data: bytes) -> bytes:
 
 
 def needles_of(diff: str, tests: Mapping[str, bytes], pristine: Mapping[str, bytes]) -> Needles:
-    """Return a task's needles. `diff` is the reference's; it need not apply to the pristine files."""
+    """Return the texts whose presence in an image reveals the task's solution or hidden tests. `diff` is the reference
+    solution; it need not apply to `pristine`, the workspace's files. `tests` are the hidden test files."""
     known = b"\n".join(without_whitespace(data) for data in pristine.values())
 
     def new(found: Iterable[Needle]) -> list[Needle]:
@@ -203,7 +208,8 @@ def _of_file(path: str, data: bytes) -> Iterator[Needle]:
 
 
 def _longest(files: Iterable[list[Needle]], most: int) -> list[Needle]:
-    """Select at most `most` needles: the longest of each file first, then the second longest of each, and so on."""
+    """Select at most `most` of the needles that were found in several files: the longest of each file first, then the
+    second longest of each, and so on."""
     ordered = (sorted(found, key=lambda needle: -len(needle.text)) for found in files)
     turns = chain.from_iterable(zip_longest(*ordered))
     unique = {needle.text: needle for needle in turns if needle is not None}
@@ -221,7 +227,8 @@ class _Library:
         self._lines = np.unique(np.fromiter(numbers, dtype=np.uint64))
 
     def contains(self, needle: Needle) -> bool:
-        """Return whether the library has a needle: whole lines are looked up by hash, others in all the text."""
+        """Return whether the standard library contains the needle's text. A whole line is looked up by its hash; any
+        other text is searched for in the library's text."""
         if not needle.whole:
             return needle.text in self._text
         number = np.uint64(xxhash.xxh3_64_intdigest(needle.text))

@@ -91,8 +91,9 @@ def _base(path: str, where: str, workdir: str) -> str:
 
 
 def _merge_folders(to_remove: dict[str, str], paths: Iterable[str]) -> list[Removed]:
-    """Replace the files of a folder that a rule names by the folder, if all its files are to be removed. `to_remove`
-    maps each file to what its rule names and the rule's reason."""
+    """Return what to remove from the image, with reasons. If a rule names a folder and all files of the folder are to
+    be removed, one entry for the folder replaces those of its files. `to_remove` maps each file to what its rule names
+    (the file or a folder above it) and the rule's reason."""
     below: Counter[str] = Counter()
     going: Counter[str] = Counter()
     named = {value.partition("\0")[0] for value in to_remove.values()}

@@ -43,11 +43,13 @@ class Piece:
 
     folder: str
     tar: bytes | None = None
-    """Member names are relative to `folder`."""
+    """The files of this piece as a tar, with names relative to `folder`. None if the piece has links or an unread
+    path."""
     unread: str = ""
-    """Path of the file that was too large to read."""
+    """Path of a file that was too large to read; empty for other pieces."""
     links: tuple[str, ...] = ()
-    """Symbolic links directly in a folder whose files come one by one; those of other folders are in the tar."""
+    """Symbolic links directly in `folder`, if its files come as separate pieces. If the whole folder comes as one tar,
+    its links are in that tar."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""Checks that a sealed image does not contain the solution, by searching every file of its root for the solution's
-lines.
+"""Checks that a sealed image does not contain the solution, by searching every file that the agent's user may read for
+the solution's lines.
 
 The search covers the files as they are, the contents of archives and compressed files, and all objects of every
-repository, reachable or not. Files that could not be read are listed, never skipped silently. Base64, encrypted data
-and disk images are not unpacked.
+repository, reachable or not. Files too large to be searched are listed in the report, never skipped silently. Base64,
+encrypted data and disk images are not unpacked.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class SealReport:
     unread: tuple[str, ...] = ()
     """Files that were not searched, because they or their unpacked contents are too large."""
     lines: int = 0
-    """Number of lines searched for. It is 0 if all lines of the solution and of the hidden tests also occur elsewhere.
-    """
+    """Number of lines that were searched for. It is 0 if no line of the solution and of the hidden tests is
+    distinctive: long enough, and neither in the workspace nor in Python's standard library."""
     scanned_files: int = 0
 
     def combined_with(self, other: SealReport) -> SealReport:
-        """Combine two searches for the same lines."""
+        """Return one report of two searches for the same lines in different files."""
         return SealReport(
             self.removed + other.removed,
             self.findings + other.findings,
@@ -96,7 +96,8 @@ class Scanner:
                 self.add(path, data)
 
     def _hits(self, name: str, data: bytes) -> list[Needle]:
-        """Return the needles that make this file a finding."""
+        """Return the needles (lines of the solution or of the hidden tests) by which this file is a finding; none if it
+        is not one."""
         text = without_whitespace(data)
         found = [needle for needle in self.needles.items if needle.text in text]
         hidden = [needle for needle in found if needle.of_tests]

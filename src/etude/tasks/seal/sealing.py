@@ -1,7 +1,8 @@
-"""Seals a built image, from which agents and gradings then start: removes history, caches and copies of the package.
+"""Seals a built image, from which agents and gradings then start: removes history, caches and copies of the package
+that the task is about.
 
-Sealing runs in a box without network, as root if boxes have that user, before any agent. `scan` checks afterwards that
-nothing is left.
+Sealing happens before any agent starts. It runs in a box without network, as root if boxes have that user. `scan`
+checks afterwards that nothing is left.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 unpacked to disk, every size is checked before memory is taken for it, and reading takes time in proportion to the
 archive's own size.
 
-Python's `tarfile` promises neither (it expands sparse files, and some of its versions search headers in quadratic
-time), so tars are read here: plain files and folders, with long names as GNU and pax write them.
+Tars are not read with Python's `tarfile`: it expands sparse files, and some of its versions search headers in quadratic
+time. The reader here accepts plain files and folders, with long names as GNU and pax write them.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ def _checked_size(header: bytes) -> int:
 
 
 def _number(field: bytes, base: int) -> int:
-    """Return a number of at most 12 digits. Larger ones, which tars write in another way, fit in no archive of ours."""
+    """Return a number that an archive's header stores as text, with at most 12 digits. Larger numbers, which tars store
+    in binary, would exceed the size limits anyway."""
     digits = field.strip(b" \0")
     if len(digits) > 12 or not (digits or b"0").isdigit():
         raise ArchiveError("expected a tar or a zip: a header has no size")

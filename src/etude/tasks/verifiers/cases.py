@@ -83,7 +83,16 @@ def judge(
     def verdict(judgement: Judgement, reason: str, failed: tuple[str, ...] = (), passed: int = 0) -> Verdict:
         digest = hashlib.sha256(result.stdout.replace(nonce.encode(), b"")).hexdigest()[:16]
         evidence = Evidence(
-            result.code, len(cases), passed, failed, touched, digest, seconds, log, timed_out=result.timed_out
+            result.code,
+            len(cases),
+            passed,
+            failed,
+            touched,
+            digest,
+            seconds,
+            log,
+            timed_out=result.timed_out,
+            starved=result.starved,
         )
         return Verdict(judgement, reason, evidence)
 

@@ -95,7 +95,8 @@ class ProvingVerifier(Protocol):
     """A verifier that must run the reference solution to find out whether its verdicts are sealed."""
 
     def load_stored_proof(self, folder: Path) -> bool:
-        """Set `sealed` from the proof that an earlier run stored in `folder`. Return whether `sealed` is known now."""
+        """Set `sealed` from the proof (the result of trial runs) that an earlier run stored in `folder`. Return whether
+        `sealed` is known now."""
         ...
 
 

@@ -44,7 +44,7 @@ async def run_examples(
             user=context.user,
         )
     if done.limit:
-        evidence = Evidence(timed_out=done.timed_out)
+        evidence = Evidence(timed_out=done.timed_out, starved=done.starved)
         if done.starved:
             reason = "the wall clock expired on a host that gave the examples no time"
             return Verdict(Judgement.ERROR, reason, evidence)

@@ -39,13 +39,15 @@ _NAMES = re.compile(
     re.VERBOSE,
 )
 _INTERNAL_ATTRIBUTES = re.compile(r"__.*|(f|co|tb|gi|cr|ag)_.*")
-"""Attributes that lead from a value to its code: dunder names; those of frames, code, tracebacks and generators."""
+"""Forbidden attributes that lead from a value to its code: dunder names, and those of frames, code, tracebacks and
+generators."""
 _REFUSED = re.compile(
     r"""_.* | format | format_map | mro | today | now | utcnow | fromtimestamp
     | loadTests.*""",
     re.VERBOSE,
 )
-"""Other forbidden attributes: private names, `mro`, clocks, and functions that look up an attribute by a string."""
+"""Further attributes that are forbidden, with a few harmless exceptions (`_harmless`): private names, `mro`, clocks,
+and functions that look up an attribute by a string."""
 _OF_TEST_CASE = frozenset(
     name
     for name in (*dir(unittest.TestCase()), "_feedErrorsToResult", "_addSkip", "_addDuration")
@@ -66,8 +68,9 @@ _FIXTURES, _USABLE = (
         """,
     )
 )
-"""What a class may define, and what may be used, of what TestCase has. The rest gives or takes results, which hold the
-source lines of tracebacks (`run`, `defaultTestResult`), or tells lines of the library (`assertLogs`, `assertWarns`)."""
+"""Attributes of TestCase that a test class may define, and those that tests may use. The other attributes take or
+return results, which hold the source lines of tracebacks (`run`, `defaultTestResult`), or tell lines of the library
+(`assertLogs`, `assertWarns`)."""
 _SELF_NAMES = frozenset(("self", "cls"))
 _PLAIN = re.compile(r"(?:[^{}]|\{\{|\}\}|\{\w*(?:![rsa])?(?::[^{}]*)?\})*")
 """Matches a format string without attribute or item access."""

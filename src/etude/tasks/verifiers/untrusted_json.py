@@ -1,7 +1,8 @@
 """Parses JSON that the code under test may have written.
 
 Parsed JSON takes up to 25 times the memory of its text, and nested values exhaust the stack of whoever compares or
-prints them later. So the size is checked before parsing, and callers accept the flat shapes that they name here.
+prints them later. So the size is checked before parsing, and callers check that values are flat (`flat_table`,
+`texts_by_name`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ MOST_ITEMS = 400_000
 
 
 def parse_untrusted(data: bytes | str, max_bytes: int) -> Any:
-    """Raises ValueError if the text is too large, holds too many values, is nested too deeply, or is not JSON."""
+    """Parse a JSON text. Raises ValueError if it is too large, holds too many values, is nested too deeply, or is not
+    JSON."""
     if len(data) > max_bytes:
         raise ValueError(f"more than {max_bytes} bytes")
     marks: tuple[Any, ...] = (b",", b"[", b"{") if isinstance(data, bytes) else (",", "[", "{")

@@ -29,9 +29,11 @@ _COMMON_NAMES |= {"test", "agent", "data", "home", "work", "task", "main", "code
 class Spelling(NamedTuple):
     text: str
     before: bool = False
-    """Whether the Base64 character before the text also holds bits of the secret, besides those of another byte."""
+    """Whether the Base64 character before `text` encodes bits of the secret, together with bits of the byte before
+    it."""
     behind: bool = False
-    """Whether the Base64 character behind the text does."""
+    """Whether the Base64 character behind `text` encodes bits of the secret, together with bits of the byte behind
+    it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,8 @@ class Redactor:
 
 
 def _broken(text: str, breaks: re.Pattern[str], splittable: list[tuple[Spelling, Known]]) -> Iterator[_Found]:
-    """Find secrets, each given with one of its spellings, that `breaks` split into pieces."""
+    """Find secrets that are split into pieces by matches of `breaks`. `splittable` lists the secrets to look for, each
+    with one of its spellings."""
     pieces, starts, at = [], [], 0
     for match in breaks.finditer(text):
         pieces.append(text[at : match.start()])
@@ -175,7 +176,8 @@ def _merged(found: list[_Found], text: str) -> Iterator[_Found]:
 
 
 def _places(text: str, spelling: Spelling) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each place of a spelling, with the characters beside it that hold bits of the secret."""
+    """Yield (start, end) of each occurrence of a secret's spelling. An adjacent Base64 character that holds bits of the
+    secret is included."""
     start = text.find(spelling.text)
     while start >= 0:
         end = start + len(spelling.text)

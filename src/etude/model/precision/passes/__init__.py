@@ -22,11 +22,12 @@ from etude.model.precision.elements import Element
 
 class RoundingScales(NamedTuple):
     scales: Tensor
-    """One per block: before rounding, `round_to` divides numbers by it (with `divide`) or multiplies them with it."""
+    """A scale for each block of a row: before rounding, `round_to` divides the block's numbers by it (with `divide`) or
+    multiplies them with it."""
     back: Tensor
-    """One per block: after rounding, numbers are multiplied with it, to scale them back."""
+    """A factor for each block of a row, by which `round_to` multiplies the rounded numbers to scale them back."""
     outer: Tensor | None = None
-    """One per row: a further factor after rounding; None means 1."""
+    """A further factor for each row, by which `round_to` multiplies the rounded numbers; None means 1."""
 
 
 class Passes(Protocol):

@@ -137,7 +137,7 @@ def _written(value: Any, size: int) -> Any:
 
 @_loop
 def _code(value: Any, element: Any) -> Any:
-    """Return the nearest code of an element type, saturating.
+    """Return the code of the element type's number that is nearest to `value`, saturating.
 
     To round, a power of two is added to the magnitude, so large that the sum's last fp32 bit has the weight of the
     element's last mantissa bit. So the addition rounds, and the sum ends with the last bits of the code.
@@ -164,8 +164,8 @@ def _value(code: Any, element: Any) -> Any:
 
 @_loop
 def _largest(x: Array, found: Array) -> None:
-    """Write each block's largest magnitude to `found`. Words without their sign bit are compared as integers: these
-    sort as magnitudes do, followed by infinity and then NaN."""
+    """Write the largest magnitude in each block of `x` to `found`. Both hold floating-point numbers as integers with
+    the same bits. Without the sign bit, such integers sort as the magnitudes do, followed by infinity and then NaN."""
     word = x.dtype.type
     magnitude = word((1 << (8 * x.itemsize - 1)) - 1)
     rows, blocks, width = x.shape

@@ -1,6 +1,7 @@
 """Programs that keep data where no process has it: in buffers of sockets and pipes.
 
-`python -c <this file> {} <kind> <MiB>`: prints BREACH if that much is held at once, then lets go of it.
+`python -c <this file> {} <kind> <MiB>` prints BREACH if buffers of this kind hold that much at once, then frees them.
+The kinds are the functions tcp, udp, unix_streams, unix_datagrams and pipes; {} is unused.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def _widen(each: socket.socket) -> None:
 
 
 def _fill(end: socket.socket) -> int:
-    """Write until nothing more fits; return the bytes."""
+    """Write to a socket until its buffers are full. Return the number of bytes written."""
     held = 0
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -64,7 +65,8 @@ def udp(most: int) -> int:
 
 
 def _queued(port: int) -> int:
-    """Bytes that wait for a UDP socket of this process, the kernel's share included."""
+    """Return the bytes that wait in the receive queue of the UDP socket at this port, including what the kernel adds to
+    each datagram."""
     with open("/proc/net/udp") as table:
         for line in table.readlines()[1:]:
             words = line.split()

@@ -1,6 +1,7 @@
-"""Programs that start as many processes as they can.
+"""Attacks on a box's limit of processes, by starting as many processes or threads as possible.
 
-`python -c <this file> {} <how> <limit>`: prints BREACH if more than the limit live at once.
+`python -c <this file> {} <how> <limit>` calls the function `how` of this file. It prints BREACH if afterwards more than
+`limit` threads live in the box. The first argument is not used.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def same_user() -> None:
 
 
 def many_users() -> None:
-    """As root: each further user has a count of its own, where the kernel counts by user alone."""
+    """Start processes as several users, which takes root. If the kernel counted by user alone, each user could have as
+    many processes as the whole box."""
     for uid in (1, 2, 1000, 1001, 2000, 3000, 4000, 5000, 60_000, 0):
         _sleepers(uid)
 
@@ -55,7 +57,7 @@ def threads() -> None:
 
 
 def living() -> int:
-    """Threads of all processes but pid 1."""
+    """Return the number of threads of all processes but pid 1."""
     count = 0
     for name in os.listdir("/proc"):
         if name.isdecimal() and name != "1":

@@ -43,8 +43,8 @@ def call(number: int, *arguments: int | bytes) -> tuple[int, str]:
 
 
 def must_be_denied(name: str, *arguments: int | bytes) -> None:
-    """Report a breach unless the system call is denied outright. The arguments are such that without the defence it
-    would give another error, or succeed."""
+    """Report a breach unless the system call is denied outright. Its arguments are such that, without the sandbox's
+    defence, the call would give another error or succeed."""
     if name in CALLS:
         result, why = call(CALLS[name], *arguments)
         if result >= 0 or why not in ("EPERM", "EACCES", "ENOSYS"):
@@ -121,7 +121,8 @@ def system_folders() -> None:
 
 
 def _written(path: str) -> str:
-    """Try to write a file without changing it, in case the defence fails: open it only, or write back its contents."""
+    """Try to open a file for writing, and return "writable" if that succeeds. In case the defence fails, the file is
+    not changed: at most its own contents are written back."""
     number = os.open(path, os.O_WRONLY)
     if path.endswith(("_map", "oom_score_adj")):
         os.write(number, read(path))
@@ -167,7 +168,9 @@ def kernel_secrets() -> None:
 
 
 def processes(*reversed_markers: str) -> None:
-    """The markers come backwards, so that this command's own words, which pid 1 may show, do not hold them."""
+    """Report a breach if processes outside the box can be seen, read or signalled. They have certain texts (markers) in
+    their command lines or environments. The markers come backwards, so that this command's own words, which pid 1 may
+    show, do not contain them."""
     markers = [marker[::-1] for marker in reversed_markers]
     seen = [name for name in os.listdir("/proc") if name.isdecimal()]
     if len(seen) > 4:
@@ -441,7 +444,8 @@ def shared_memory(key: str) -> None:
 
 
 def neighbours() -> None:
-    """Print what a box sees of itself; the test compares the output of two boxes."""
+    """Print what a box sees of itself, and report files of another box as a breach. The attack compares the output of
+    two boxes, which must be equal."""
     for path in ("/tmp/marker", "/dev/shm/marker"):
         if os.path.exists(path):
             breach(path)

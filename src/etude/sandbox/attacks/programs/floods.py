@@ -1,4 +1,5 @@
-"""Programs that flood, hide and swap, as texts."""
+"""Programs, as source texts, for attacks from inside a box: they flood it with memory or files, hide processes, swap a
+folder for a link, or make a system call of i386."""
 
 from __future__ import annotations
 

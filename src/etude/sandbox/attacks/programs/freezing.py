@@ -1,7 +1,8 @@
-"""Programs that act while their box is frozen for a snapshot or a fork: a POSIX timer's SIGCONT wakes a stopped process.
+"""Attack programs that act while their box is frozen (all processes stopped) for a snapshot or a fork. A POSIX timer
+sends them SIGCONT, which wakes a stopped process.
 
-`python -c <this file> {} swap <count> <goal> <milliseconds> <how>`: whenever a sleeping child is found stopped, which
-nothing but a freeze does, folders and links to <goal> change places: once, or as a storm.
+`python -c <this file> {} swap <count> <goal> <milliseconds> <how>`: has a sleeping child. If the child is stopped, the
+box is being frozen; then folders and links to <goal> change places: "once", or over and over ("storm").
 """
 
 from __future__ import annotations
@@ -56,10 +57,11 @@ def frozen(child: int) -> bool:
 
 
 def swap(count: str, goal: str, milliseconds: str, how: str) -> None:
-    """Make many folders, each in a folder of its own and slow to copy for its attributes, and a link beside each.
+    """Make `count` folders with a link to `goal` beside each. During a freeze, swap folders and links, so that whoever
+    copies the box's files follows a link. Many extended attributes make the folders slow to copy.
 
-    once: one pass over all of them overtakes whoever copies them, most likely between his look at a folder and his way
-    into it. storm: a few of them are swapped as fast as possible, so that one kind is copied and another entered."""
+    `how` "once": one pass over all folders overtakes the copying, most likely after it has examined a folder and before
+    it enters it. "storm": a few folders are swapped as fast as possible, with the same aim."""
     pairs = []
     for number in range(int(count)):
         top = os.path.abspath(f"swapped/p{number:04}")
@@ -92,7 +94,7 @@ def swap(count: str, goal: str, milliseconds: str, how: str) -> None:
 
 
 def wake(milliseconds: str) -> None:
-    """Wake this process, its threads and children at an interval, and change nothing."""
+    """Start three children. All four processes wake themselves at this interval and enter folders, but change no file."""
     for _ in range(3):
         if os.fork() == 0:
             break

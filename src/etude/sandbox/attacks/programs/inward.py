@@ -1,7 +1,9 @@
-"""Programs that ask the egress proxy of their box for the host. They print BREACH if anything but a refusal answers.
+"""Programs that try to reach the host through the egress proxy of their box. They print BREACH for an HTTP answer of
+status 2xx.
 
-`python -c <this file> {} by_name <name> <port> <request>`: where the box's name server says that the name is.
-`... by_address <port> <address>...`: at addresses that no name has.
+`python -c <this file> {} by_name <name> <port> <request>` sends the request to the address that the box's name server
+gives for the name.
+`python -c <this file> {} by_address <port> <address>...` sends a request directly to each address.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import sys
 
 
 def _look_up(name: str) -> str:
-    """Ask the box's name server: /etc/hosts has its own answer for localhost."""
+    """Return the address that the box's name server gives for a name. The system's resolver is not used, because it
+    finds localhost in /etc/hosts."""
     with open("/etc/resolv.conf") as file:
         server = next(line.split()[1] for line in file if line.startswith("nameserver") and ":" not in line)
     labels = b"".join(bytes([len(label)]) + label for label in name.encode().split(b"."))
@@ -25,7 +28,7 @@ def _look_up(name: str) -> str:
 
 
 def _ask(address: str, port: str, request: str) -> str:
-    """Send a request and return the first line of the answer."""
+    """Send a request and return the first line of the answer. Prints BREACH if its HTTP status is 2xx."""
     with socket.create_connection((address, int(port)), 20) as connection:
         connection.sendall(request.encode())
         line = connection.makefile("rb").readline().decode("latin-1").strip()

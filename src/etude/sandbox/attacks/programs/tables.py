@@ -1,7 +1,8 @@
-"""Programs that take all they get of one of the kernel's tables and hold it, or that look whether some is left.
+"""Attack programs that use up one of the kernel's tables (timers, pipes, file locks...), or check that some is left.
 
-`python -c <this file> {} take <table>`: prints "HELD n" and sleeps. `... probe <table> box|host`: prints BREACH if a
-process that holds nothing gets none, or less than it should, or if a box gets what is denied to boxes.
+`python -c <this file> {} take <table>`: takes as many entries as it gets, prints "HELD n" and sleeps.
+`... probe <table> box|host`: tries to get two entries. It prints BREACH if it gets none or less than it should, or if
+it runs in a box and gets entries of a table that is denied to boxes.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def pipes() -> None:
 
 
 def in_flight() -> None:
-    """Descriptors sent through a socket and not received yet."""
+    """Send descriptors through a socket and never receive them: the kernel keeps them in flight."""
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     kept.append(pair)
     null = os.open("/dev/null", os.O_RDONLY)
@@ -64,7 +65,7 @@ def in_flight() -> None:
 
 
 def timers() -> None:
-    """POSIX timers, which count as queued signals of their user."""
+    """Create a POSIX timer. The kernel counts it among the queued signals of its user."""
     timer = ctypes.c_void_p()
     _checked(libc.timer_create(1, None, ctypes.byref(timer)), "timer_create")
     kept.append(timer)
@@ -89,7 +90,7 @@ def message_queues() -> None:
 
 
 def segments() -> None:
-    """System V segments of one page, which last until they are removed."""
+    """Create a System V shared memory segment of one page, which lasts until it is removed."""
     kept.append(_checked(libc.shmget(0, 4096, 0o1600), "shmget"))
 
 
@@ -101,7 +102,7 @@ def asynchronous_requests() -> None:
 
 
 def socket_filters() -> None:
-    """Filters of sockets, for whose code the kernel has one amount of memory."""
+    """Attach a filter to a new socket. The kernel has one small memory for the filter code of all users."""
     each = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     code = struct.pack("=HBBI", 0x20, 0, 0, 0) * 100 + struct.pack("=HBBI", 6, 0, 0, 0)
     buffer = ctypes.create_string_buffer(code)
@@ -110,7 +111,7 @@ def socket_filters() -> None:
 
 
 def locks() -> None:
-    """Bytes locked in one file."""
+    """Lock one more byte of a file."""
     if not kept:
         kept.append(os.open(f"locked-{os.getpid()}", os.O_RDWR | os.O_CREAT))
     fcntl.lockf(kept[0], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 2 * len(kept))  # type: ignore[arg-type]
@@ -131,7 +132,8 @@ def locked_memory() -> None:
 
 
 def call_filters() -> None:
-    """Compiled filters of system calls, the longest chain of them. A descriptor keeps it when its thread has ended."""
+    """Install seven of the longest filters of system calls (seccomp) in a new thread. A descriptor keeps them alive when
+    that thread has ended."""
     seccomp, no_new_privs = {"x86_64": 317, "aarch64": 277}[os.uname().machine], 38
     listener, longest = 8, 4096
     steps = ctypes.create_string_buffer((b"\x15" + bytes(7)) * (longest - 1) + b"\x06\0\0\0\0\0\xff\x7f")
@@ -169,9 +171,9 @@ TABLES: dict[str, tuple[Callable[[], None], int]] = {
     "locked_memory": (locked_memory, 100),
     "call_filters": (call_filters, 400),
 }
-"""What takes one more, and how many a process takes at most."""
+"""For each table, the function that takes one more entry, and how many times a process calls it at most."""
 DENIED = {"asynchronous_requests": errno.ENOSYS, "socket_filters": errno.EPERM, "call_filters": errno.ENOSYS}
-"""Tables of which no box gets anything, and the error that says so."""
+"""Tables of which boxes get no entry at all, each with the errno of the refused call."""
 
 
 def take(table: str) -> None:

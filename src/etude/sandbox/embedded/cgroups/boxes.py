@@ -19,7 +19,8 @@ _PID_LIMITS = ("/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max")
 
 
 def _most_processes() -> int:
-    """All boxes of one owner together leave a quarter of the host's process ids to others."""
+    """Return the process limit for all boxes of one owner together, which leaves a quarter of the host's process ids to
+    others."""
     return min(int(Path(path).read_text()) for path in _PID_LIMITS) * 3 // 4
 
 
@@ -37,8 +38,9 @@ class BoxCgroup:
 
     @contextlib.contextmanager
     def open_entry_files(self) -> Iterator[list[int]]:
-        """Yield descriptors of the entry files, through which a process that cannot see the folders enters the cgroup,
-        with the rights of the process that opened them. If the cgroup limits memory, its memory-events file follows."""
+        """Yield descriptors of the entry files. By writing to them, a process that cannot see the cgroup's folders
+        enters the cgroup with the rights of the process that opened them. If the cgroup limits memory, a descriptor of
+        its memory-events file comes last."""
         with contextlib.ExitStack() as stack:
             numbers = []
             for hierarchy, path in self._folders:
@@ -83,7 +85,8 @@ class Cgroups:
     def __init__(self, hierarchies: list[Hierarchy]) -> None:
         self.controllers = frozenset(name for hierarchy in hierarchies for name in hierarchy.controllers)
         self.limits_buffers = self.buffers_apart = False
-        """Socket buffers have a limit: the memory limit, or `buffers_apart`, one of their own besides it."""
+        """`limits_buffers`: whether any limit covers socket buffers. `buffers_apart`: whether it is one of their own,
+        besides the memory limit."""
         self._ours: list[tuple[Hierarchy, Path, int]] = []
         try:
             for hierarchy in hierarchies:

@@ -32,8 +32,9 @@ class Settings:
     weight: tuple[str, int, int]
     """CPU weight: (file, weight with which a cgroup gets as much CPU time as a single process, maximum)."""
     entry_file: str
-    """The file by which a process enters. Through "tasks" (version 1 only), the writing thread enters alone and at
-    once. "cgroup.procs" moves the whole process, which waits until no other process forks or exits, up to 6 ms."""
+    """The file by which a process enters a cgroup. Through "tasks" (version 1 only), the writing thread enters alone
+    and at once. "cgroup.procs" moves the whole process, which waits until no other process forks or exits, up to 6
+    ms."""
 
 
 V1 = Settings(

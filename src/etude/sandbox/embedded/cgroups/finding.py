@@ -20,7 +20,8 @@ class Mount:
     root: str
     """The cgroup at the top of this mount, as a path in the kernel's cgroup tree."""
     controllers: frozenset[str]
-    """Unused in version 2, where controllers differ from folder to folder."""
+    """Controllers of this mount, of those that boxes need. Unused in version 2, where controllers differ from folder to
+    folder."""
 
 
 def find_hierarchies() -> list[Hierarchy]:

@@ -46,8 +46,8 @@ class Context:
         return cls(folder.resolve())
 
     def select(self, pattern: str) -> list[Source]:
-        """Return a Source for each path that a source of a COPY matches. Raises ValueError if there is none, or one
-        lies outside the folder."""
+        """Return a Source for each path that `pattern`, a source of a COPY, matches and .dockerignore does not exclude.
+        Raises ValueError if there is no such path, or if one lies outside the context's folder."""
         # In the context's top folder, ".." stays there, as in a root directory.
         names = posixpath.normpath(f"/{pattern.lstrip('/')}")[1:].split("/")
         found = list(self._matching(self.root, names if names != [""] else []))

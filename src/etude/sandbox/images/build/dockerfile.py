@@ -36,7 +36,8 @@ _FLAG = re.compile(r"""--([A-Za-z][A-Za-z-]*)(?:=((?:"[^"]*"|'[^']*'|[^\s"'])*))
 _STAGE_NAME = re.compile(r"[a-z][a-z0-9-_.]*")
 _RESERVED = ("scratch", "host")
 _MOST_LINES, _MOST_VARIABLES = 1000, 250
-"""Instructions of a Dockerfile, and variables of one instruction. Both are far beyond what people write."""
+"""Maximum numbers of instructions of a Dockerfile, and of variables that one instruction sets. Both are far beyond what
+people write."""
 _REFUSED = {
     "HEALTHCHECK": "nothing watches a box's health; leave it out",
     "ONBUILD": "images that change later builds are not made here; write its instruction where it is needed",

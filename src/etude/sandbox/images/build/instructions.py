@@ -18,7 +18,8 @@ class Command:
 @dataclass(frozen=True, slots=True)
 class Arg:
     names: tuple[tuple[str, str | None], ...]
-    """Names with their defaults (None if there is none). Variables in them are not expanded yet."""
+    """The variables that the instruction declares, as (name, default); the default is None if none is given. Variables
+    in defaults are not expanded yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,8 @@ class Dockerfile:
     stages: tuple[Stage, ...]
 
     def stage_before(self, name: str, index: int) -> Stage | None:
-        """Return the stage before stage `index` with this name or number, or None: then the name is an image's."""
+        """Return the stage with this name or number, if it comes before stage `index`. None if there is none, in which
+        case the name is that of an image."""
         for stage in reversed(self.stages[:index]):
             if name and name.lower() in (stage.name, str(stage.index)):
                 return stage

@@ -13,7 +13,7 @@ from etude.sandbox.contract import ImageError
 from etude.sandbox.images.build.variables import expand, split_words
 
 _DIRECTIVE = re.compile(r"#\s*([a-zA-Z][a-zA-Z0-9]*)\s*=\s*(.+)")
-"""Matches a line without white space at its end."""
+"""Matches a parser directive, such as "# escape=`". White space at the line's end must have been removed."""
 _SYNTAX = re.compile(r"(docker\.io/)?docker/dockerfile:1(\.\d+){0,2}")
 _OPENING = re.compile(r"\d*<<(-?)([^<-][^<]*)")
 _WITH_HEREDOCS = {"RUN", "COPY", "ADD"}

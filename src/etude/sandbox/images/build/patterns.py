@@ -1,7 +1,8 @@
 """File name patterns of COPY and .dockerignore: * ? [a-z] [^a] match within one name, ** across names.
 
-Patterns and names may be hostile, so matching takes time in proportion to the name's length: where another * follows in
-the same name, the first place that fits is taken for good.
+Patterns and names may be hostile, so the time of a match is bounded. A regular expression is used only for patterns
+with at most two wildcards * and **, at most one of them **; it takes at most quadratic time in the path's length. For
+other patterns, all ways through the pattern are followed at once, in one pass over the path.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from dataclasses import dataclass
 
 _SPECIAL = re.compile(r"[*?\[\\]")
 _STAR, _ALL, _FOLDERS = "[^/]*", ".*", "(?:.*/)?"
-"""The expressions of the wildcards *, of ** at the end, and of **/ before a name."""
+"""The regular expressions that stand for the wildcards: for *, for ** at the end of a pattern, and for **/ before a
+name."""
 _WILD = (_STAR, _ALL, _FOLDERS)
 _MAYBE = "**/"
-"""Stands before _FOLDERS in the tokens of a Glob, where it can still be left out as a whole."""
+"""Extra token before each _FOLDERS in the tokens of a Glob. At this token a match may still skip the whole **/; once
+inside _FOLDERS it must go on to a slash."""
 _LONGEST, _MOST_WILD, _MOST_RULES = 4096, 64, 1000
 
 
@@ -24,7 +27,7 @@ def is_pattern(text: str) -> bool:
 
 
 class Glob:
-    """A compiled pattern. A path is matched in one pass, whatever pattern and path are."""
+    """A compiled file name pattern. Matching takes bounded time (see the module), whatever pattern and path are."""
 
     def __init__(self, pattern: str, *, across: bool = False) -> None:
         """Compile a pattern for whole paths. ** is special only if `across`. Raises ValueError for a bad pattern."""
@@ -54,7 +57,8 @@ class Glob:
         return bool(states >> len(self._tokens) & 1)
 
     def _step(self, char: str) -> tuple[int, int]:
-        """Return the tokens that the character completes, and those within which it may stand, as bits."""
+        """Return two bit sets of tokens (bit i for token i): those that this character completes, and the wildcards
+        that can go on after it."""
         advance = stay = 0
         for at, token in enumerate(self._tokens):
             if token in _WILD:
@@ -65,7 +69,8 @@ class Glob:
         return advance, stay
 
     def _skip(self, states: int) -> int:
-        """Add the states that are reached without a character."""
+        """Return a bit set of pattern positions (bit i: before token i) together with those that can be reached from
+        them without a character, because a wildcard may match nothing."""
         for at, token in self._skips:
             if states >> at & 1:
                 states |= 1 << at + (2 if token == _MAYBE else 1)
@@ -74,7 +79,7 @@ class Glob:
 
 
 def _tokens(pattern: str, *, across: bool) -> list[str]:
-    """Split a pattern into expressions for one character each, and wildcards."""
+    """Split a pattern into tokens: regular expressions that match one character each, and wildcards (`_WILD`)."""
     found: list[str] = []
     at = 0
     while at < len(pattern):
@@ -135,7 +140,8 @@ class Ignored:
     """The rules of a .dockerignore. The last rule that matches a path or one of its parents decides."""
 
     rules: tuple[tuple[Glob, bool], ...] = ()
-    """(pattern, whether it excludes) for each line of the file. A line that starts with "!" includes paths again."""
+    """(pattern, whether it excludes) for each line of the file with a pattern. A line that starts with "!" includes
+    paths again."""
 
     @classmethod
     def from_text(cls, text: str) -> Ignored:

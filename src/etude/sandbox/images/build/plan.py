@@ -19,7 +19,8 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686"
 class Plan:
     dockerfile: Dockerfile
     defaults: dict[str, str]
-    """Values for ARGs that have none in their stage: from ARGs before the first FROM, and from the platform."""
+    """Values of the ARGs that a stage declares without a value, by name. They come from ARGs before the first FROM, and
+    from the host's platform (such as TARGETARCH)."""
     bases: tuple[str, ...]
     """The name of every stage's base (an image or stage), with variables expanded."""
     needed: tuple[Stage, ...]

@@ -63,7 +63,8 @@ class StageState:
 
 
 def declare(state: StageState, action: Arg, given: dict[str, str], defaults: dict[str, str]) -> StageState:
-    """Apply an ARG. `given` (the caller's values) win over the ARG's own default, and that over `defaults`."""
+    """Apply an ARG instruction. Its value comes from `given` (the caller's values), else from the instruction's own
+    default, else from `defaults`."""
     arguments, variables, env = dict(state.arguments), state.variables, dict(state.config.env)
     limits = VariableLimits(arguments)
     for name, default in action.names:

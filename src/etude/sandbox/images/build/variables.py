@@ -18,11 +18,13 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-]")
 _END = ""
 _DEEPEST = 40
 _MOST_GAINED = 1 << 17
-"""Characters that a text may gain by its variables. A box's whole environment may have fewer."""
+"""Maximum number of characters by which variables may make a text longer. A box's whole environment may have fewer."""
 _MOST_CHARACTERS, _MOST_VARIABLES = 1 << 18, 4096
-"""Of the values of a stage's variables together, and their number."""
+"""Maximum number of characters that the values of all variables of a stage have together, and maximum number of these
+variables."""
 _TRIMMED_AT_ONCE = 16
-"""Steps of cutting (value × pattern characters) that count as one gained character."""
+"""Cutting a matching prefix or suffix off a value takes (characters of the value × those of the pattern) steps. So many
+steps count as one character gained by variables."""
 
 
 def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:

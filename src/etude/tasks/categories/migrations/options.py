@@ -217,7 +217,8 @@ def _tests(subject: str, options: Sequence[Option], rng: random.Random) -> str:
 
 
 def _given(one: Option, rng: random.Random) -> tuple[list[str], object]:
-    """Draw arguments that set an option, and return them with the value they mean."""
+    """Draw command-line arguments that set an option. Return them, and the value that the program must read from
+    them."""
     number = rng.randint(11, 99)
     long = f"--{one.name}"
     if one.kind == "int":

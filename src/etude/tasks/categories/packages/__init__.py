@@ -132,7 +132,8 @@ def _of_node(
 
 
 def _listed(row: Mapping[str, Any], files: Mapping[str, bytes]) -> Alteration:
-    """Return the alteration of one entry of `damages.toml`: it replaces the first occurrence of `before`."""
+    """Return the edit that one entry (`row`) of `damages.toml` describes. It replaces the first occurrence of the
+    entry's text `before` by its text `after`."""
     path, before = row["file"], row["before"].encode()
     start = files[path].index(before)
     line = files[path][:start].count(b"\n") + 1

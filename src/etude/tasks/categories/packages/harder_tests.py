@@ -11,19 +11,19 @@ from etude.tasks.categories.packages import Package, written_otherwise
 from etude.tasks.verifiers.language import module_name
 
 _ALIKE = 2
-"""Number of other correct solutions that must give the same answers."""
+"""Number of further correct solutions of a package that must give the same answers to the additional test."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
     tests: Mapping[str, bytes]
     ids: tuple[str, ...] = ()
-    """Ids of the tests that the package does not have by itself."""
+    """Ids of those `tests` that were added to the package's own."""
 
 
 def harder_tests(package: Package, failing: Sequence[str], unsolved: Mapping[str, bytes], seed: str) -> Hidden | None:
-    """Return the package's tests and one more, or None if the answers of every test that could be made can be guessed.
-    `failing` are the ids of the tests that the unsolved files fail."""
+    """Return the package's tests and one more, whose answers are hard to guess; None if no such test can be made.
+    `failing` are the ids of the package's tests that the files `unsolved` fail."""
     rng = random.Random(seed)
     path = next(path for path in package.tests if module_name(path) == failing[0].rsplit(".", 2)[0])
     names = {test.rpartition(".")[2] for test in failing}

@@ -1,6 +1,7 @@
-"""A task's contents: the reference, the hidden tests and, if it is known, the workspace.
+"""The contents of a task made from a SWE-bench instance: the reference solution, the hidden tests and, if it is known,
+the workspace.
 
-Invariant: the reference is a plain diff and, if the workspace is known, applies to it exactly.
+Invariant: the reference is a plain diff (see plain_patches.py) and, if the workspace is known, applies to it exactly.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def _files_of(tests: Collection[str]) -> set[str]:
 def _plain(
     instance: Instance, field: str, patch: str, files: Mapping[str, bytes], left_out: Collection[str] = ()
 ) -> str:
-    """Return a plain diff. Raises UnsupportedRow if the patch cannot become one, and TaskError if it is no diff."""
+    """Convert the patch in the instance's `field` to a plain diff (see plain_patches.py). Raises UnsupportedRow if it
+    cannot be converted, and TaskError if it is no diff."""
     try:
         diff = plain_diff(patch, files.get, left_out)
     except DiffError as error:

@@ -30,7 +30,8 @@ class Environment:
     files: Mapping[str, bytes]
     """Files to write below environment/ in the task's directory."""
     bare: bool = False
-    """Whether there are only the workspace's files over the host's system folders."""
+    """Whether the environment has no image of its own: its boxes show the workspace's files over the host's system
+    folders."""
 
 
 def environment_of(instance: Instance, sources: ImportSources, hidden: Collection[str]) -> Environment:
@@ -75,8 +76,8 @@ def image_name(template: str, instance: Instance) -> str:
 
 
 def _dockerfile_with_bug(instance: Instance, image: str, hidden: Collection[str]) -> dict[str, bytes]:
-    """Return a Dockerfile that adds the bug to an image with the correct code and removes the `hidden` files, and the
-    bug's patch."""
+    """Return two files that build an image with the bug: the bug's patch, and a Dockerfile. The Dockerfile starts from
+    an image with the correct code, applies the patch and removes the `hidden` files."""
     lines = [f"FROM {image}", f"WORKDIR {instance.workdir}", "COPY bug.patch /tmp/bug.patch"]
     lines.append("RUN git apply --whitespace=nowarn /tmp/bug.patch && rm /tmp/bug.patch")
     if hidden:

@@ -51,8 +51,9 @@ async def grade_predictions(
     concurrency: int = 4,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Grade predictions and return the report. A prediction is not graded if its patch is empty, if it has no task, or
-    if the `evidence` file (.jsonl) has its row for the present task. A row with an infrastructure error does not count.
+    """Grade predictions and return the report. A prediction is not graded if its patch is empty, if no task has its
+    instance id, or if the file `evidence` (.jsonl) already has a row for it and the task in its present state. A row
+    with an infrastructure error does not count.
     """
     by_id = {task.id: task for task in tasks}
     given = list(predictions)
@@ -118,7 +119,7 @@ async def _grade(grader: Grader, task: Task, patch: str) -> Verdict:
 
 def make_report(tasks: Iterable[str], predictions: Sequence[Prediction], graded: Iterable[Graded]) -> dict[str, Any]:
     """Return a report with SWE-bench's own fields, and lists of the instances whose verdict is sealed (safe against an
-    agent that knows the grader's source), open (not sealed) or suspect."""
+    agent that knows the grader's source), open (not sealed) or suspect (the patch passed as no honest solution can)."""
     total, rows = set(tasks), list(graded)
     submitted = {prediction.instance_id for prediction in predictions}
     empty = {one.instance_id for one in predictions if not one.patch.strip()} & total

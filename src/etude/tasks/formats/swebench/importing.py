@@ -93,7 +93,8 @@ def _instances(source: Path, only: Collection[str], refused: dict[str, str]) -> 
 
 
 def _is_written(task: Task, files: Mapping[str, bytes]) -> bool:
-    """Return whether this task, made from the same row, is in its directory already. Other files there are ignored."""
+    """Return whether the task's directory already has this task, made from the same row for the same environment, and
+    all of `files` with the same contents. Other files there are ignored."""
     try:
         found = read_task(task.directory, {task.split})
         if any((task.directory / name).read_bytes() != data for name, data in files.items()):

@@ -35,7 +35,7 @@ class Variant(StrEnum):
     REBENCH = "swe-rebench"
     REBENCH_V2 = "swe-rebench-v2"
     SMITH = "swe-smith"
-    """The patch in its rows introduces the bug instead of fixing it."""
+    """SWE-smith: the patch in a row introduces the bug instead of fixing it."""
     PRO = "swe-bench-pro"
 
 
@@ -45,7 +45,7 @@ class Instance:
     variant: Variant
     id: str
     repo: str
-    """Repository as owner/name; for a mirror, that of the original."""
+    """Repository as owner/name. For SWE-smith's copy of a repository, this is the original repository."""
     base_commit: str
     patch: str
     test_patch: str

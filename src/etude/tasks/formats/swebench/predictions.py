@@ -22,7 +22,7 @@ class Prediction:
     instance_id: str
     model: str
     patch: str
-    """Empty if the model did not produce one."""
+    """The model's change as a unified diff; empty if the model did not produce one."""
 
 
 def read_predictions(path: Path) -> list[Prediction]:

@@ -26,7 +26,7 @@ _NO_CONTEXT = frozenset((*_COLUMNS.values(), "task.yaml", "tests.json", "hints.m
 @dataclass(frozen=True, slots=True)
 class Row:
     place: str
-    """File, and line or row number, for error messages."""
+    """Where the row was read, for error messages: the file, and the number of its line or row."""
     values: Mapping[str, Any]
     folder: Path | None = None
     """The task's folder in a task repository, with its Dockerfile and assets."""

@@ -24,7 +24,8 @@ class TestPlan:
 
 
 DEFAULT_LIMITS = {"seconds": 1800.0, "memory_mb": 4096, "disk_mb": 2048, "processes": 512}
-"""Wide limits, because rows do not say what their tests need. The gate tightens them to what it measured."""
+"""Limits of a task's test run. They are wide, because rows do not say what their tests need. The gate, which runs the
+tests before the task is used, tightens them to what it measured."""
 _NAMES: dict[str, Callable[[str], str | None]] = {
     "pytest": lambda test: test if ".py::" in test else None,
     "node": lambda test: test if re.search(r"\.[cm]?[jt]s > ", test) else None,

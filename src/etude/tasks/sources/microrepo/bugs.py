@@ -28,9 +28,9 @@ _LOOSENED = {ast.Lt: ("<", "<="), ast.Gt: (">", ">="), ast.LtE: ("<=", "<"), ast
 class Mutation:
     kind: str
     line: int
-    """Line number within the function's source, from 0."""
+    """Number of the changed line within the function's source, from 0."""
     text: str
-    """The line with the bug, indentation included."""
+    """The changed line, which now has the bug, with its indentation."""
 
     def apply(self, source: str) -> str:
         lines = source.split("\n")
@@ -52,7 +52,8 @@ def mutations(source: str, groups: Mapping[str, str], rng: random.Random) -> lis
 
 
 Edit = tuple[str, ast.expr | ast.stmt, int, int, str]
-"""Kind of bug, a node on the line, the columns where the replaced text starts and ends, and the replacement."""
+"""One possible bug, as a change within one line: kind of bug, a syntax node on that line, the columns where the
+replaced text starts and ends, and the replacement."""
 
 
 def _edits(
@@ -108,7 +109,7 @@ def _call(node: ast.Call, name: ast.Name) -> Iterator[Edit]:
 
 
 def _swap(node: ast.BinOp, line: str) -> Iterator[Edit]:
-    """Yield the edit that exchanges two operands whose order matters."""
+    """Yield the edit that exchanges the two operands of `-` or `//`, whose order matters. `line` is the source line."""
     sign = {ast.Sub: "-", ast.FloorDiv: "//"}.get(type(node.op))
     if sign is None or node.left.end_col_offset is None or node.end_col_offset is None:
         return

@@ -20,7 +20,8 @@ class Part:
 
     name: str
     split_group: str
-    """Parts that a single bug can turn into each other share a group, and thus the split."""
+    """Name of a group of parts. Parts that a single bug can turn into each other share it, so that the families made
+    from them are in the same split."""
     lines: tuple[str, ...]
     """Lines of code and comments. Each comment describes what the code lines under it should do."""
 
@@ -30,7 +31,7 @@ class Core(Part):
     """The part that does the main computation."""
 
     inputs: str = ""
-    """Slots of the function's parameters, separated by blanks."""
+    """Placeholders (such as "x y") that stand for the function's parameters, separated by blanks."""
     verbs: str = ""
     """First words of the function's name, separated by blanks."""
 

@@ -39,8 +39,8 @@ SHARES = (("lookup", 0.22), ("fix", 0.66), ("module", 0.12))
 REWRITES = 0.85
 """Share of "fix" documents, among those without a failed edit, in which the edit rewrites the whole function."""
 RETRIES = 0.12
-"""Share of "fix" documents in which a failed edit, of a correct line, comes first. An agent that has never seen a retry
-generates nothing after its first failure."""
+"""Share of "fix" documents (which show a bug's repair) that begin with a failed edit, of a line that is correct. An
+agent that has never seen a retry generates nothing after its first failure."""
 POOL = pool_of(Split.TRAIN)
 
 

@@ -29,7 +29,7 @@ class Family:
     verbs: tuple[str, ...]
     """First words of the function's name."""
     inputs: tuple[str, ...]
-    """Slots of the parameters, in order, which decide their types (see function.py)."""
+    """The template's placeholders for the function's parameters, in order. They decide the types (see function.py)."""
     body: str
     """Source of the function without the def line, indented once."""
     split_group: str

@@ -23,7 +23,8 @@ class Function:
     """Source text, without a final newline."""
     constants: tuple[int, ...]
     groups: dict[str, str]
-    """The type of each name, so that a bug can replace a variable by one of the same type."""
+    """Type of each variable in the source, such as "number", by the variable's name. A bug may replace a variable by
+    another of the same type."""
 
     @property
     def text(self) -> str:
@@ -115,8 +116,8 @@ def _number(rng: random.Random, near: list[int]) -> int:
 
 
 def compile_function(source: str, name: str) -> Callable[..., object]:
-    """Return the function that a source defines. Only for code of Étude's own templates, which ends on every input: it
-    runs in this process."""
+    """Return the function `name` that `source` defines. It runs in this process without a time limit, so the source
+    must come from Étude's own templates, whose functions end on every input."""
     code: CodeType = compile(source, "<microrepo>", "exec")
     scope: dict[str, object] = {}
     exec(code, scope)

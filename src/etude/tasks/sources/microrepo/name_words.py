@@ -16,7 +16,7 @@ NOUNS = (
     "load", "mass", "money", "pay", "points", "power", "price", "rain", "rate", "score", "size", "speed", "steps",
     "time", "value", "water", "weight", "width", "wind",
 )  # fmt: skip
-"""Names of numbers, and second words of function names."""
+"""Names of variables that hold numbers. They are also the second words of function names."""
 
 LISTS = ("data", "entries", "figures", "items", "numbers", "results", "rows", "samples", "series", "values")
 ITEMS = ("entry", "item", "n", "number", "x")
@@ -27,5 +27,5 @@ FLAGS = ("closed", "empty", "full", "late", "locked", "new", "open", "ready", "s
 TEXTS = ("labels", "names", "tags", "titles", "words")
 TEXT_ITEMS = ("label", "name", "tag", "title", "word")
 SAMPLES = ("air", "apple", "bread", "cat", "cloud", "dog", "fish", "moon", "pear", "river", "stone", "tea", "tree")
-"""Words in the inputs of functions."""
+"""Texts that occur in the lists on which generated functions are called."""
 GRADES = (("low", "mid", "high"), ("bad", "fair", "good"), ("cold", "warm", "hot"), ("small", "medium", "large"))

@@ -26,10 +26,11 @@ _KEYWORDS = frozenset(keyword.kwlist)
 class Pool:
     families: tuple[Family, ...]
     side: Split | None = None
-    """The split that instances must belong to; None for any."""
+    """The split that a function of this pool must belong to, by a hash of its code with its numbers; None for any."""
 
     def admits(self, source: str) -> bool:
-        """Return whether the function's instance belongs to the pool's split. Its family is not checked."""
+        """Return whether the function with this source belongs to the pool's split, by a hash of its code with its
+        numbers. Its family is not checked."""
         return self.side is None or side_of(source) is self.side
 
     def draw(self, rng: random.Random, taken: Collection[str] = ()) -> Function:
@@ -44,15 +45,16 @@ class Pool:
 
 
 def pool_of(split: Split, *, family_seen: bool = True) -> Pool:
-    """Return the pool of a split. With `family_seen`, it has this split's instances of the families used in training,
-    otherwise all functions of the families that only this split has."""
+    """Return the pool of functions for a split. With `family_seen`, these are of the families used in training, but
+    only the functions that a hash assigns to this split. Otherwise they are all functions of the split's own
+    families."""
     return Pool(families_of(Split.TRAIN), split) if family_seen else Pool(families_of(split))
 
 
 def side_of(source: str) -> Split:
-    """Return the split of a function's instance. It follows from a hash of the normalised text, because parsing would
-    take thirty times as long. For functions from the templates, normalised texts are equal exactly if the syntax trees
-    are equal up to names."""
+    """Return the split to which a hash of the function's normalised text assigns it. The text is hashed rather than the
+    syntax tree, because parsing would take thirty times as long. For functions that the families' templates make, two
+    normalised texts are equal exactly if the syntax trees are equal up to names."""
     return split_of(f"instance/1:{normal_form(source)}")
 
 

@@ -84,7 +84,8 @@ class Broken:
 
 
 def draw_broken(pool: Pool, kind: str, rng: random.Random, inputs: int = 24) -> Broken:
-    """Draw a function with a bug of this kind that changes some results. Both versions belong to the pool."""
+    """Draw a function with a bug of this kind that changes some results. The pool admits both its correct and its
+    broken version."""
     able = pool.keeping(lambda family: kind in kinds_of(family))
     while True:
         function = able.draw(rng)

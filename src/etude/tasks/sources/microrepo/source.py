@@ -79,10 +79,11 @@ class MicroRepoSource:
 
 
 def cell_at(index: int, shares: Mapping[Cell, float]) -> Cell:
-    """Return the cell of the task with this index.
+    """Return the cell (whether training saw the family, and the kind of bug) of the task with this index.
 
-    Indices become points in [0, 1) (multiples of the golden ratio, modulo 1), spread evenly, and each cell owns an
-    interval as long as its share. So at any number of tasks each cell's count matches its share to within one or two.
+    Each cell owns an interval of [0, 1) as long as its share. Indices become points there, multiples of the golden
+    ratio modulo 1, which are spread evenly. So at any number of tasks each cell's count matches its share to within one
+    or two.
     """
     point = (index + 0.5) * _GOLDEN % 1.0
     reached = zip(shares, accumulate(shares.values()), strict=True)

@@ -17,7 +17,8 @@ _CHECKER = doctest.OutputChecker()
 
 
 class _Parser(doctest.DocTestParser):
-    """Without the two expressions of its base that try every way to divide a run of white space between their parts."""
+    """A doctest parser that is not slow on long runs of white space. It does without the two regular expressions of its
+    base class that try every way to divide such a run."""
 
     _EXCEPTION_RE = re.compile(
         r"""^(?P<hdr> Traceback\ \( (?: most\ recent\ call\ last | innermost\ last) \) : ) [^\S\n]* $

@@ -15,7 +15,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 class Public:
     module: str
     name: str
-    """Name in the module. The name of a method has its class in front: `Queue.push`."""
+    """Name of the class or function in its module. A method's name has the class in front: `Queue.push`."""
     docstring: str
     parameters: tuple[str, ...]
     defaults: dict[str, str]

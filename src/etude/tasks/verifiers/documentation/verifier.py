@@ -25,7 +25,8 @@ from etude.tasks.verifiers.example_runs import run_examples
 from etude.tasks.verifiers.language import module_name, own_names, problems
 
 REPLACEMENTS = ("none", "object", "spoilt")
-"""What a replaced function returns: None; an object that is equal to nothing; another value of the right type."""
+"""Kinds of functions that replace a function in trial runs of its examples, by what they return: None; an object that
+is equal to nothing; another value of the right type."""
 MOST_STEPS = 400
 
 
@@ -177,5 +178,6 @@ def _all_hold(group: Group, outcome: list[object]) -> bool:
 
 
 def _padded(found: list[object], count: int) -> list[object]:
-    """Pad the outcomes to `count` with None, for steps that were not reached because the run was killed."""
+    """Return a run's outcomes as a list of `count` items, one for each step of its examples. Steps that were not
+    reached, because the run was killed, have None."""
     return [*found, *[None] * count][:count]

@@ -61,8 +61,9 @@ class HarborVerifier:
         return conclude(results, [setup.part.name for setup in self.setups], self.harbor.multi_step_reward_strategy)
 
     async def _blame(self, context: GradingContext, setup: PartSetup, found: Attempt) -> Judgement:
-        """Return the cause of a missing reward, or PASS if there is a reward. FAIL stands for the change, if test.sh
-        hit a limit or gives a reward on the unchanged workspace. ERROR stands for the infrastructure."""
+        """Return why `found` has no reward; PASS if it has one. FAIL: the agent's change is the cause, because test.sh
+        used up a limit, or gives a reward on the unchanged workspace. ERROR: anything else, such as a host that gave
+        test.sh no CPU time."""
         if found.reward is not None:
             return Judgement.PASS
         if found.limit:
@@ -118,6 +119,7 @@ def conclude(results: Sequence[Result], names: Sequence[str], strategy: str) -> 
         log=last.log[-4000:],
         score=score,
         timed_out=last.limit == "time",
+        starved=last.starved,
     )
     unsure = next((result for result in results if result.blame is Judgement.ERROR), None)
     if unsure:

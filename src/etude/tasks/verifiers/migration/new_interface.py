@@ -22,8 +22,8 @@ from etude.tasks.verifiers.tests.run_output import Rows, read_rows
 
 FOLDER = "tests/dulled"
 LEAST = 0.5
-"""Of the tests that depend on the new interface in the reference solution, this share must depend on it in the agent's
-too. It is less than 1, because a program may compute a simple result without the interface."""
+"""Of the tests that depend on the new interface with the reference solution, at least this share must depend on it with
+the agent's program too. It is less than 1, because a program may compute a simple result without the interface."""
 
 
 class StubbedInterfaceCheck:

@@ -22,7 +22,8 @@ _DYNAMIC = frozenset(
     )
 )
 _LEAST_NODES = 40
-"""Smallest function to compare, in syntax tree nodes. Smaller functions may be equal without being copies."""
+"""Size of the smallest function, in syntax tree nodes, that is compared with those of the old interface. Smaller
+functions may be equal without being copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,8 @@ def _is_lookup(node: ast.AST) -> bool:
 
 
 def _docstrings(tree: ast.Module) -> set[int]:
-    """Return the `id()` of docstrings, which may mention the old interface, and of expressions in their place."""
+    """Return the `id()` of syntax tree nodes to skip: docstrings, which may mention the old interface, and other
+    expressions in a docstring's place."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
@@ -143,7 +145,8 @@ def _docstrings(tree: ast.Module) -> set[int]:
 
 
 def _parts_of_longer(tree: ast.Module) -> set[int]:
-    """Return the `id()` of parts of longer string concatenations and dotted names, which are checked as a whole."""
+    """Return the `id()` of string concatenations and dotted names that are part of a longer one. Only the longest is
+    checked."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):

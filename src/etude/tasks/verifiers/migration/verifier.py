@@ -54,8 +54,8 @@ class MigrationVerifier:
 
     @property
     def sealed(self) -> bool:
-        """Whether the verdict is sealed. Only the tests decide this, because the check of the source runs outside the
-        box and cannot be forged."""
+        """Whether the verdict is sealed (safe against forgery), which it is if that of the tests is. The check of the
+        source runs outside the box and cannot be forged."""
         return self._tests.sealed
 
     def protects(self, path: str) -> bool:
@@ -70,7 +70,9 @@ class MigrationVerifier:
                 await self._tests.with_brought_pytest(context), self._reference(context)
             )
             if not dependent.passed:
-                return replace(dependent, evidence=replace(verdict.evidence, timed_out=dependent.evidence.timed_out))
+                seen = dependent.evidence
+                evidence = replace(verdict.evidence, timed_out=seen.timed_out, starved=seen.starved)
+                return replace(dependent, evidence=evidence)
         return replace(verdict, reason=f"the old interface is gone; {verdict.reason}")
 
     def _reference(self, context: GradingContext) -> Change:
@@ -102,8 +104,8 @@ class MigrationVerifier:
 
 
 def old_interface_file(old: OldInterface, new: Collection[str], libraries: Collection[str] = ()) -> dict[str, bytes]:
-    """Return tests/old.json by its path, for `write_task` together with the hidden suite. `new` are the new interface's
-    modules, `libraries` the workspace folders that hold the old or the new library."""
+    """Return {"tests/old.json": its contents}, to be passed to `write_task` with the files of the hidden suite. `new`
+    are the new interface's modules, `libraries` the workspace folders that hold the old or the new library."""
     listed = {
         "modules": list(old.modules),
         "names": list(old.names),

@@ -13,8 +13,8 @@ _HIDING = re.compile(
     r"__\w+__ | breakpoint | compile | delattr | eval | exec | getattr | globals | locals | setattr | vars",
     re.VERBOSE,
 )
-"""Matches names that can hide code from the measures, such as `exec`, or call a function without naming it, such as
-`getattr`."""
+"""Matches names that can hide code from the measures of size and duplication: they run code from a string, such as
+`exec`, or use a function without naming it, such as `getattr`."""
 _USUAL = ("__name__", "__all__")
 _HARMLESS = frozenset(
     {"__future__", "bisect", "collections", "contextlib", "dataclasses", "enum", "functools", "heapq", "itertools"}

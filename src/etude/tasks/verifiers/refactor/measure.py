@@ -36,7 +36,8 @@ class Measures:
     duplicated: int
     """Number of syntax tree nodes in repeated statements, without the first occurrence of each."""
     complexity: int
-    """Largest number of decisions in a public function and all it may call, plus those outside functions."""
+    """Largest number of decisions (branches, loops, `and`, `or`...) in a public function and all functions that it may
+    call together, plus the decisions outside functions."""
     densest: int
     """Number of syntax tree nodes in the largest statement. Of a compound one, only the head counts."""
 
@@ -76,7 +77,8 @@ def _weight(tree: ast.AST) -> int:
 
 
 def _units(tree: ast.AST) -> Iterator[list[ast.AST]]:
-    """Yield simple statements, and the heads of compound ones. Reordering statements thus hides no duplicate."""
+    """Yield the parts of a tree that are compared to find repetition: each simple statement, and the head of each
+    compound one. Each part is compared alone, so reordering statements hides no duplicate."""
     for node in ast.walk(tree):
         if isinstance(node, _SIMPLE):
             yield [node]
@@ -88,7 +90,8 @@ def _units(tree: ast.AST) -> Iterator[list[ast.AST]]:
 
 
 def _nameless_dump(node: ast.AST) -> str:
-    """Return a string that is equal for trees that differ only in names."""
+    """Return a string that is equal for trees that differ only in the names of variables, parameters, functions and
+    classes. Names of attributes count."""
     shape = [type(node).__name__]
     for name, value in ast.iter_fields(node):
         if name == "ctx" or (name in ("id", "arg", "name") and isinstance(value, str)):
@@ -133,7 +136,7 @@ def _decisions(tree: ast.AST) -> int:
 
 
 def _names(function: _Function) -> set[str]:
-    """Return the names that a function mentions but does not assign itself."""
+    """Return the names that a function mentions, attributes included, without the variables that it assigns itself."""
     attributes = {part.attr for part in ast.walk(function) if isinstance(part, ast.Attribute)}
     names = {part.id for part in ast.walk(function) if isinstance(part, ast.Name)}
     return names - stored_names(function) | attributes

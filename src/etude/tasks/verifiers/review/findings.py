@@ -67,7 +67,8 @@ def _split_example(text: str) -> tuple[str, str]:
     encloses. Runs are paired from the left."""
     ticks = [match.span() for match in _TICKS.finditer(text)]
     last: dict[int, int] = {}
-    """Index of the last run of each length. A run can start a quotation only if a later one of its length ends it."""
+    """Index of the last run of backticks of each length. A run can open a quotation only if a later run of its length
+    closes it."""
     for place, (start, end) in enumerate(ticks):
         last[end - start] = place
     found, place = None, 0

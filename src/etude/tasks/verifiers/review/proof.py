@@ -27,7 +27,7 @@ from etude.tasks.verifiers.review.score import Defect
 
 LONGEST = 400
 MOST_NAMED = 3
-"""Maximum number of names of the library that one example may use."""
+"""Maximum number of the reviewed library's names that the example of one finding may use."""
 _MOST_TRIED = 3
 """Maximum number of findings per defect whose examples are run. Further findings at this defect count as unproven."""
 _ENV = {"PYTHONHASHSEED": "0"}
@@ -41,8 +41,9 @@ async def unproven_findings(
     slack: int,
     fixed: Mapping[str, str],
 ) -> set[tuple[int, int]] | Verdict:
-    """Return (finding, defect) index pairs where the finding is at the defect but its example does not demonstrate it,
-    or a verdict if the examples cannot be run. `fixed` are the library's files without any defect."""
+    """Return the index pairs (finding, defect) where the finding is at the defect, give or take `slack` lines, but its
+    example does not demonstrate the defect. Return a verdict if the examples cannot be run. `fixed` are the library's
+    files without any defect."""
     library = names_of(fixed)
     asked: dict[int, list[int]] = {}
     wrong: set[tuple[int, int]] = set()
@@ -112,7 +113,8 @@ def problem_of_example(
 
 
 def _imports(library: Mapping[str, frozenset[str]]) -> str:
-    """Return imports of what an example may use without importing it: the packages and their public names."""
+    """Return import statements for the library's packages and its modules' public names, which an example may use
+    without importing them."""
     tops = sorted(name for name in library if "." not in name)
     lines = [f"import {name}" for name in tops]
     lines += [f"from {name} import {', '.join(sorted(library[name]))}" for name in sorted(library) if library[name]]

@@ -23,9 +23,10 @@ class Defect(BaseModel):
     first: int = Field(ge=1)
     last: int = Field(ge=1)
     tests: list[str] = Field(min_length=1)
-    """Tests that only this defect makes fail, which proves that it is not a matter of taste."""
+    """Tests that fail because of this defect alone. They prove that the defect is not a matter of taste."""
     files: dict[str, str] = {}
-    """The library with this defect and no other, by path. Required if findings need examples."""
+    """Contents of the reviewed files, by path, with this defect and no other. Required if findings must contain
+    examples, since these are then run on the files."""
 
     def is_at(self, finding: Finding, slack: int) -> bool:
         """Return whether a finding is at this defect, at most `slack` lines above or below."""

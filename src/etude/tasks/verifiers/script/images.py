@@ -69,7 +69,8 @@ class ImageProduct(Product):
     folders: dict[str, dict[str, str]] = {}
     """Required files, by folder (absolute) and by path below it. These folders must contain no other files."""
     answers: list[Answer] = []
-    """Commands that start in the image's working directory, with its environment variables."""
+    """Commands, each with the output that it must print. They run in a box of the built image, in its working directory
+    and with its environment variables."""
 
 
 class _Config(BuildConfig):

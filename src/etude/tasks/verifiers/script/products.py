@@ -64,14 +64,14 @@ class BuildConfig(BaseModel):
     writes: list[str] = Field(min_length=1)
     """Patterns of the paths that the agent may change. Changes to all other files are ignored."""
     seconds: int = Field(30, ge=1)
-    """CPU time limit of one box of the build, in seconds. The wall-clock limit is `WALL` times as long."""
+    """CPU time limit, in seconds, of each box in which a build runs. The wall-clock limit is `WALL` times as long."""
     memory_mb: int = Field(512, ge=64)
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     problem: str = ""
-    """What the build did wrong on this product; empty if nothing."""
+    """What the agent's build did wrong on one product (variant of the workspace); empty if nothing."""
     timed_out: bool = False
     starved: bool = False
     """Whether the host gave the run no CPU time until the clock expired: `problem` is not the build's fault."""
@@ -136,6 +136,7 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
             log=trial.log[-2000:].decode("utf-8", "replace"),
             memory_bytes=memory,
             timed_out=trial.timed_out,
+            starved=trial.starved,
         )
         return Verdict(judgement, reason, evidence)
 

@@ -28,7 +28,8 @@ MOST_STEPS = 64
 MOST_TEXT = 1 << 20
 """Maximum number of characters in the commands and variables of all job runs together."""
 _LEAST_COUNTED = 16
-"""Characters that a command or variable counts as at least, since even an empty one takes memory."""
+"""Number of characters by which a command or variable counts as longer than it is, since even an empty one takes
+memory."""
 _OPEN, _CLOSE = "${{", "}}"
 _MATRIX = re.compile(r"matrix\.([\w-]+)")
 _NAME = re.compile(r"[A-Za-z_][\w-]*")

@@ -1,4 +1,5 @@
-"""The verifier of CI workflows (`type = "workflow"`): runs the workflow on every product, each job in its own box.
+"""The verifier of CI workflows (`type = "workflow"`). It runs the workflow on every product (a hidden variant of the
+workspace's files), each job in its own box.
 
 task.toml  [metadata.etude.verifier]  type = "workflow", workflow (a path), writes, seconds, memory_mb
 """
@@ -62,8 +63,8 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
     async def _run(
         self, job: Job, context: GradingContext, change: Change, share: Share
     ) -> tuple[str, ExecResult, bytes, int]:
-        """Run a job until a step fails. Return the last step's name and result, the job's output, and its peak memory
-        in bytes.
+        """Run a job until a step fails or reaches a limit. Return the last step's name and result, the job's output,
+        and its peak memory in bytes.
 
         All jobs have one wall-clock limit together. `share` is the wall-clock time of the earlier jobs, with the CPU
         time that they were offered and used. The share in the returned result includes this job's.
@@ -85,7 +86,8 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
 
 @lru_cache(maxsize=16)
 def _parsed(workflow: bytes) -> tuple[Job, ...]:
-    """Return the jobs of a workflow. They are cached, because a grading needs them again for each product."""
+    """Return the jobs of a workflow. They are cached, because a grading needs them again for each product (variant of
+    the workspace's files)."""
     return tuple(parse_workflow(workflow))
 
 

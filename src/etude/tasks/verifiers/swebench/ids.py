@@ -11,11 +11,13 @@ from functools import cached_property
 from itertools import takewhile
 
 _METHOD = re.compile(r"(?P<name>\w+) \((?P<place>\w+(?:\.\w+)+)\)")
-"""As unittest prints a test: `test_a (package.module.Class)`; since Python 3.11, with `.test_a` after the class."""
+"""Matches a test id as unittest prints it: `test_a (package.module.Class)`, since Python 3.11 with `.test_a` after
+`Class`."""
 
 
 def is_cut(test: str) -> bool:
-    """Many ids of SWE-bench were truncated inside their parameters, at a space or a line end."""
+    """Return whether a SWE-bench row's test id was truncated inside its parameters, as many were at a space or line
+    end."""
     return test.count("[") > test.count("]")
 
 
@@ -40,13 +42,13 @@ def _shortened(found: str) -> str:
 
 
 def is_ambiguous(test: str) -> bool:
-    """Return whether an id may stand for several ids of the runner, so that only a test run can resolve it."""
+    """Return whether a SWE-bench row's test id may stand for several tests. Only a test run shows for which."""
     return is_cut(test) or is_shortened(test)
 
 
 def runner_ids(test: str, found: Collection[str]) -> tuple[str, ...]:
-    """Return the runner's ids, among those `found`, that a row's id stands for; all of them must pass. If there are
-    none, return the id itself, which then counts as a test that did not run."""
+    """Return the ids in `found`, printed by a test runner, that `test`, an id in a SWE-bench row, stands for. All these
+    tests must pass. If there are none, return `test` itself, which then counts as a test that did not run."""
     return RunnerIds(found).meant_by(test)
 
 
@@ -69,7 +71,7 @@ class RunnerIds:
         return dict(by_shortened)
 
     def meant_by(self, test: str) -> tuple[str, ...]:
-        """As `runner_ids`."""
+        """Return the printed ids that `test`, an id in a SWE-bench row, stands for; `test` itself if there are none."""
         if test in self._found or not is_ambiguous(test):
             return (test,)
         if is_cut(test):

@@ -31,10 +31,12 @@ from etude.tasks.verifiers.tests.suite import EXPECTED
 EVAL_SCRIPT = "tests/eval.sh"
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 LIMITS = Limits(memory_mb=4096, processes=512, disk_mb=2048, file_mb=512, output_bytes=8 << 20)
-"""SWE-bench rows do not say what a script needs. The CPU time limit comes from the task."""
+"""Resource limits of every test script, since SWE-bench rows do not say what a script needs. Only the CPU time limit
+comes from the task."""
 _MARKER = re.compile(rf"^.*{re.escape(END)}.*$", re.MULTILINE)
 _TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(.+)$", re.MULTILINE)
-"""Matches `--- a/path` and `+++ b/path` in patches that the script contains. These files are protected."""
+"""Matches `--- a/path` and `+++ b/path` in patches that the script contains. An agent's diff cannot change these
+files."""
 
 
 class _Expected(BaseModel):
@@ -105,6 +107,7 @@ class EvalScriptVerifier:
             seconds=seconds,
             log=_end_of(done),
             timed_out=done.timed_out,
+            starved=done.starved,
         )
 
         def verdict(judgement: Judgement, reason: str) -> Verdict:

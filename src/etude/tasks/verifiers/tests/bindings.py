@@ -20,7 +20,8 @@ class Binding:
     """The expressions that a name stands for, and the part of the code that can use the name."""
 
     expressions: tuple[ast.expr, ...] | None
-    """What to remove so that the source no longer contains the name's value. None if it is not spelt out."""
+    """The expressions to remove so that the source no longer contains the value that the name stands for. None if the
+    source does not spell out this value."""
     within: ast.AST
     """The syntax tree node that contains every use of the bound name."""
 
@@ -48,7 +49,8 @@ class Scope:
 
 
 def module_scope(tree: ast.Module, evaluator: Evaluator | None = None) -> Scope:
-    """Return the names of a module. With an `evaluator`, its steps bound the evaluation of all values together."""
+    """Return the names of a module. If an `evaluator` is given, it evaluates the values of all variables, which share
+    its step limit. Otherwise each value has a limit of its own."""
     loads: dict[str, list[ast.Name]] = {}
     for use in _loads(tree):
         loads.setdefault(use.id, []).append(use)
@@ -85,7 +87,8 @@ def _with(
 
 
 def uses_taken(node: ast.expr, scope: Scope) -> bool:
-    """Return whether an expression calls a name that the scope binds, which may not mean the builtin function."""
+    """Return whether an expression calls a function by a name that `scope` binds. Such a name may not mean the builtin
+    function."""
     called = {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
     return not called.isdisjoint(scope.taken)
 
@@ -103,7 +106,8 @@ def _assigned(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _bound(scope: Function | ast.Module) -> Iterator[str]:
-    """Yield bound names, once per binding. An inner function or class counts only with its own name."""
+    """Yield the names that a function or module binds, once per binding. An inner function or class counts only with
+    its own name."""
     if not isinstance(scope, ast.Module):
         found = scope.args
         every = [*found.posonlyargs, *found.args, *found.kwonlyargs, found.vararg, found.kwarg]

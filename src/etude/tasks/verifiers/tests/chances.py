@@ -1,4 +1,5 @@
-"""The probability of guessing a value that a suite withholds: more for small, usual and known values."""
+"""The probability of guessing an expected value that a test suite withholds from the box. It is higher for small, usual
+and known values (those that the code under test can read)."""
 
 from __future__ import annotations
 
@@ -11,35 +12,41 @@ from typing import Any
 from etude.tasks.verifiers.tests.known_text import KnownText
 
 FLOOR = 1e-3
-"""Chance of a value that nothing makes likelier."""
+"""Chance of guessing a value that nothing makes likelier."""
 DEFAULT = 0.25
-"""Chance of the values that code returns by default: 0, 1, -1, and empty ones. `None` and booleans have 0.5."""
+"""Chance of guessing a value that code often returns by default: 0, 1, -1 or an empty one. For `None` and booleans it
+is 0.5."""
 PART = 0.5
-"""Chance that a known value is an item of a list, or a known word a part of a text: it may be any of the known ones."""
+"""Chance of guessing one part of a value (an item of a list, a word of a text) if the part is known. It is below 1,
+because any other known value or word could be in its place."""
 STEP = 1 / 32
-"""Chance that a number is the unsolved answer plus, minus, times or divided by a known number."""
+"""Chance of guessing a number that is the unsolved code's answer plus or minus a known number, or times or divided by a
+known number or a usual factor."""
 TURNED = 1 / 8
-"""Chance of each usual operation on the unsolved answer: its negation, its text, another case, order or rounding."""
+"""Chance of guessing a value that a usual operation makes of the unsolved code's answer: its negation, its text,
+another case, order or rounding."""
 NO_WAY = 1e-12
 MOST_ITEMS = 200
-"""Number of items by which a list is priced. Further ones could only make it less likely."""
+"""Maximum number of a list's items that count for the chance of guessing it. More items could only lower the chance."""
 _PIECES = re.compile(r"[^\W\d_]+|\d+|[^\w\s]|_")
 
 Ways = Mapping[str, float]
-"""The ways to guess one value: by label, the chance of each."""
+"""The ways to guess one value: maps the label of each guess to the chance that it is right."""
 
 
 def chance_of_all(values: Iterable[Ways]) -> float:
-    """Return the probability of guessing all of these values. Known ones cost nothing. Nor does it cost anything which
-    guess serves which value: whoever guesses sees which function each assertion calls."""
+    """Return the probability of guessing all of these values. Known values (with the label "known") count as guessed.
+    One guess may serve several values. That it must be assigned to the right ones does not lower the probability,
+    because whoever guesses sees which function each assertion calls."""
     unknown = [ways for ways in values if "known" not in ways]
     alone = math.prod(max(ways.values()) for ways in unknown)
     return max(NO_WAY, alone, shared(unknown)[0])
 
 
 def chance_of(value: object, known: KnownText, askers: Sequence[str] = ()) -> float:
-    """Return the probability of guessing a value without regard to the unsolved code's answer. `askers` names the
-    functions that compute each item of a list, if they are known."""
+    """Return the probability of guessing a value from what the code under test can read (`known`). That the unsolved
+    code's answer may be close to the value is not considered here. `askers` names the functions that compute each item
+    of a list, if they are known."""
     if known.knows(value):
         return 1.0
     if is_default(value):
@@ -70,8 +77,9 @@ def is_default(value: object) -> bool:
 
 
 def shared(values: Sequence[Ways]) -> tuple[float, list[str]]:
-    """Return the chance if each label is guessed once and serves all values that have it, and the label that serves
-    each value. Labels are chosen one by one, always the one that is cheapest per value."""
+    """Return the probability of guessing all values if each label is guessed only once, for all values that have it.
+    Also return the label that serves each value. Labels are chosen one by one: always the one with the highest chance
+    per value that it serves (as a geometric mean)."""
     chance, labels = 1.0, [""] * len(values)
     left = dict(enumerate(values))
     while left and chance > NO_WAY:
@@ -89,8 +97,8 @@ def shared(values: Sequence[Ways]) -> tuple[float, list[str]]:
 
 
 def chance_of_items(items: Sequence[Ways], askers: Sequence[str]) -> float:
-    """Return the probability of guessing all items of a list. Those that are as in the unsolved answer have the one
-    label "same", and which they are has to be guessed."""
+    """Return the probability of guessing all items of a list. Items that equal those of the unsolved code's answer have
+    the label "same", which is guessed once for all of them. Which items these are has to be guessed too."""
     alone = math.prod(max(ways.values()) for ways in items)
     together, labels = shared(items)
     is_same = ["same" if "same" in ways else "" for ways in items]
@@ -98,9 +106,9 @@ def chance_of_items(items: Sequence[Ways], askers: Sequence[str]) -> float:
 
 
 def _chance_of_order(labels: Sequence[str], askers: Sequence[str]) -> float:
-    """Return the chance of guessing which item of a list has which label, if it is known how often each occurs.
-    `askers` names the functions that compute each item; none stand for a single function. Whoever guesses sees them, so
-    only the order among the items of one function counts."""
+    """Return the chance of guessing which item of a list has which label, if it is known how often each label occurs.
+    `askers` names the function that computes each item; without names, one function counts as computing them all.
+    Whoever guesses sees these functions, so only the order among the items of one function counts."""
     of_each: dict[str, Counter[str]] = {}
     for label, asker in zip(labels, askers or [""] * len(labels), strict=True):
         of_each.setdefault(asker, Counter())[label] += 1
@@ -122,12 +130,12 @@ def _items(value: Any) -> list[object]:
 
 
 def of_size(size: float) -> float:
-    """Return the chance of a number of this size: small numbers are likelier."""
+    """Return the chance of guessing a number of this size. Small numbers are easier to guess."""
     return max(FLOOR, 1 / (2 * (size + 2)))
 
 
 def digits_of(value: float) -> float:
-    """Return a number's size, or that of its digits without the point."""
+    """Return the size of an int (at most 10^9), or of the number that a float's first digits form without the point."""
     if isinstance(value, int):
         return min(abs(value), 10**9)
     if not math.isfinite(value):

@@ -17,11 +17,11 @@ from etude.tasks.verifiers.tests.approximate import near
 LARGEST = 10_000
 """Maximum number of an integer's bits."""
 MOST = 100_000
-"""Maximum size of a value: its items, at any depth, and their characters."""
+"""Maximum size of a value: the number of its items, at any depth, plus their characters and integers' hex digits."""
 _DEEPEST = 50
-"""Maximum depth of lists in lists."""
+"""Maximum depth to which lists, dictionaries and other containers may be nested in a value."""
 _STEPS = 5 * MOST
-"""Steps that a single evaluation may take. One is worth a fraction of a microsecond."""
+"""Default number of steps, the unit in which an Evaluator counts its work. A step takes less than a microsecond."""
 _STEPS_PER_NODE = 16
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function
@@ -63,7 +63,7 @@ class NotConstant(Exception):
 
 
 class Evaluator:
-    """Evaluates expressions, which together take at most `steps`."""
+    """Evaluates expressions. All evaluations together may take at most `steps`, the unit in which work is counted."""
 
     def __init__(self, steps: int = _STEPS) -> None:
         self._left = steps
@@ -174,8 +174,8 @@ class Evaluator:
         return list(found.items())
 
     def _hashed(self, items: Iterable[Any] = ()) -> list[Any]:
-        """Return items of which a set or dictionary is to be made. All of their hashes may be equal, so this takes
-        quadratic time."""
+        """Return a list of the items of a set or dictionary that will be built, and charge the steps for building it.
+        They are quadratic in the number of items, since a hostile source can give all items the same hash."""
         found = list(items)
         self._take(len(found) ** 2 // 16)
         return found
@@ -227,7 +227,8 @@ def _require_small_result(op: ast.operator, one: Any, other: Any) -> None:
 
 
 def _require_small_call(name: str, given: Sequence[Any]) -> None:
-    """Raise NotConstant before a call that may take long. `given` are the arguments, of a method after its object."""
+    """Raise NotConstant before a call that may take long. `name` is the function or method; `given` has its arguments.
+    For a method, the object that it is called on comes first."""
     sizes, rest = [_size(value) for value in given], given[1:]
     if sum(sizes) > MOST or (name in _METHODS and math.prod(sizes) > 10 * MOST):
         raise NotConstant("too large")
@@ -242,7 +243,8 @@ def _require_small_call(name: str, given: Sequence[Any]) -> None:
 
 
 def _size(value: object) -> int:
-    """Return the size of a value: its items, at any depth, and their characters. Raises NotConstant above `MOST`."""
+    """Return the size of a value: the number of its items, at any depth, plus their characters and integers' hex
+    digits. Raises NotConstant if that is more than `MOST`."""
     size, level = 1, [value]
     for _ in range(_DEEPEST):
         size += sum(map(_own_size, level))

@@ -1,7 +1,7 @@
-"""Draws the exam of each grading at random: which comparisons are made outside the box, and which tests run together
-with altered copies.
+"""Draws the exam of each grading (the tests that it runs) at random: which comparisons are made outside the box, and
+which tests run together with altered copies, which expect wrong values.
 
-Only one version of such a test expects the right value; all versions have new names and a random order. Code that
+Of a test and its copies, only one version expects the right value; all have new names and a random order. Code that
 forges its results has to guess which version this is: with k altered copies, the probability is one in k + 1 per test,
 unless the right value is likelier than that by itself.
 """
@@ -27,15 +27,18 @@ from etude.tasks.verifiers.tests.suite import Suite
 from etude.tasks.verifiers.tests.withholding import ReportingRewrite
 
 COST = {True: 2.0, False: 0.2}
-"""Limits on the time that altered copies of tests may add to a run, as multiples of the time of all alterable tests
-plus one second: COST[True] as long as a sealed verdict needs more copies, COST[False] for further copies."""
+"""Limits on the time that altered copies of tests may add to a run. The unit is the time of all alterable tests plus
+one second. COST[True] applies as long as a sealed verdict (one that is safe against forgery) needs more copies,
+COST[False] to further copies."""
 DETECTORS = 2
-"""Least number of altered copies that a grading runs, if time allows. They catch code that passes every test."""
+"""Minimum number of altered copies of tests that a grading runs, if time allows. Altered copies must fail, so they
+catch code that makes every test pass."""
 
 
 def guess(pool: Pool, counts: Mapping[AlterableTest, int]) -> float:
-    """Return the probability of passing by guessing, given the number of altered copies of each test: of guessing the
-    withheld values, and of telling each original, be it by what it expects or blindly."""
+    """Return the probability of passing by guessing. `counts` has the number of altered copies of each test. To pass,
+    one must guess all withheld values, and tell the original of each test from its copies: by guessing the value that
+    the original expects, or by choosing a version blindly."""
     altered = [(item.ways_to_tell, 1 / (count + 1)) for item, count in counts.items() if count]
     mixed = [{**ways, f"version {place}": blindly} for place, (ways, blindly) in enumerate(altered)]
     return max(chance_of_all([*pool.held, *more]) for more in ([ways for ways, _ in altered], mixed))
@@ -44,10 +47,10 @@ def guess(pool: Pool, counts: Mapping[AlterableTest, int]) -> float:
 def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[AlterableTest, int], float]:
     """Return how many altered copies of each test a grading runs, and the probability of passing by guessing.
 
-    A fail_to_pass test gets copies one by one, if they protect it better than withholding. The next copy is always of
-    the test with the fewest or, of several such tests, of the quickest. This ends when the probability is at most
-    `aim`, when copies do not lower it any more, or when no further copy fits in the time that `COST` allows. If there
-    are then fewer than `DETECTORS` copies, further tests get one copy each.
+    Copies are added one by one, to fail_to_pass tests that copies protect better than withholding their values does.
+    The next copy is always of the test with the fewest copies or, among several such tests, of the quickest. This ends
+    when the probability is at most `aim`, when copies do not lower it any more, or when no further copy fits in the
+    time that `COST` allows. If there are then fewer than `DETECTORS` copies, further tests get one copy each.
     """
     counts = {item: 0 for item in pool.alterable if item.is_altered}
     spent, affordable = 0.0, pool.seconds + 1
@@ -78,12 +81,14 @@ def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[Alt
 
 
 def chance_left(pool: Pool) -> float:
-    """Return the probability that code which solves nothing passes a grading drawn from `pool`."""
+    """Return the probability that code which solves nothing passes a grading. `pool` has the tests whose expected
+    values can be altered or withheld; each grading draws its exam from it."""
     return choose(pool, random.Random(0))[1] if pool.alterable else 1.0
 
 
 def draw_exam(suite: Suite, pool: Pool, rng: random.Random) -> Exam:
-    """Draw the tests of one grading at random, some of them altered or with values withheld, as `pool` allows."""
+    """Return the exam of one grading: the suite's tests, some with altered copies or with expected values withheld from
+    the box. `pool` says which tests allow this; `rng` decides among them."""
     if not pool.alterable:
         return plain_exam(suite)
     counts, left = choose(pool, rng)

@@ -13,10 +13,10 @@ from etude.tasks.verifiers.tests.suite import Suite
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """A comparison that is made outside the box. Its expected values do not enter the box."""
+    """The comparison of one assertion, made outside the box so that the expected values do not enter the box."""
 
     key: str
-    """Key under which the test in the box reports the values to compare."""
+    """Key under which the test in the box reports the values that its code computed."""
     values: tuple[object, ...]
     """The expected values, which the test must report in this order. It may report the whole sequence several times."""
 
@@ -25,17 +25,22 @@ class Withheld:
 class Exam:
     files: Mapping[str, bytes]
     tests: Mapping[str, str]
-    """Tests that must pass: by their ids in the box, the task's own ids. These differ for renamed tests."""
+    """Tests that must pass. Maps each test's id in the box to the task's own id of it, which differs if the exam
+    renamed the test."""
     controls: Mapping[str, str] = field(default_factory=dict)
-    """Altered copies, which must fail: by their ids in the box, the task's own ids of the originals."""
+    """Copies of tests that expect a wrong value, and so must fail. Maps each copy's id in the box to the task's own id
+    of the original."""
     withheld: Mapping[str, tuple[Withheld, ...]] = field(default_factory=dict)
-    """Comparisons made outside the box, whose values never enter it: by the tests' ids in the box."""
+    """For each test, by its id in the box, the comparisons that are made outside the box, so that the expected values
+    never enter it."""
     keeper: str = ""
-    """Function that tests call to report a value instead of comparing it: a global (in Python, a builtin)."""
+    """Name of the global function (in Python, a builtin) that tests call to report a value, so that it is compared
+    outside the box."""
     may_skip: frozenset[str] = frozenset()
     """The task's own ids of tests that may be skipped."""
     guess: float = 1.0
-    """Probability that code which solves nothing passes by forging its results."""
+    """Probability that code which solves nothing passes this exam by forging results. For that it must guess the
+    withheld values, and which tests are altered copies. 1.0 if the exam hides nothing."""
 
     @property
     def ids(self) -> list[str]:

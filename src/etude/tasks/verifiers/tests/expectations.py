@@ -33,7 +33,7 @@ class TestFunction:
     path: tuple[str, ...]
     """Names of the enclosing classes (in JavaScript, suites), outermost first, and then the function's own."""
     span: tuple[int, int]
-    """From the first decorator, without its indentation, to the end of the last line."""
+    """Byte range of the function: from its first decorator, without the indentation, to the end of its last line."""
     name: tuple[int, int]
     """Byte range of the function's name."""
     indent: int
@@ -118,7 +118,8 @@ class _Finder:
             yield from self._sites_in_block(node.orelse, [])
 
     def _sites_in_block(self, body: list[ast.stmt], tables: list[Table]) -> Iterator[Site | Candidate]:
-        """Pass no `tables` if some iterations may skip the block: the rows that reach it are then unknown."""
+        """Yield the sites in the body of a loop or branch. `tables` are those of all loops around its statements. It
+        must be empty if some iterations may skip the body, since the rows that reach it are then unknown."""
         outer, self._tables = self._tables, tables
         yield from self._sites(body)
         self._tables = outer
@@ -163,12 +164,14 @@ class _Finder:
 
 
 def _is_subtest(node: ast.expr) -> bool:
-    """A failure inside a subtest still fails the test, so assertions there can be used."""
+    """Return whether a context manager opens a subtest. A failure inside a subtest still fails the test, so its
+    assertions count as sites."""
     return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("subTest", "test")
 
 
 def _tolerance(call: ast.Call) -> ast.expr | None:
-    """Return an `assertAlmostEqual`'s tolerance; None if `places` is no integer constant or beside `delta`."""
+    """Return the tolerance of an `assertAlmostEqual` call. None if `places` is not an integer constant, or if the call
+    has both `places` and `delta`."""
     given = {keyword.arg: keyword.value for keyword in call.keywords} | dict(
         zip(["places"], call.args[2:], strict=False)
     )

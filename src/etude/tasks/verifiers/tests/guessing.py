@@ -1,8 +1,9 @@
-"""How likely code that solves nothing guesses the values that a suite withholds from its box.
+"""How likely code that solves nothing guesses the values that a suite withholds: expected values that do not enter the
+box.
 
 A value may be guessed in several ways, each with a label and a chance: it is known, it is a frequent value, or it is
-near the answer of the unsolved code ("that plus 1"). One guess serves every value with its label. So a suite's chance
-is the product over the labels of the likeliest way.
+near the answer of the unsolved code ("that plus 1"). One guess serves every value with its label. So the chance for a
+whole suite (chances.py) may be a product over few labels instead of one over all values.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from etude.tasks.verifiers.tests.near_answers import near
 
 
 def ways_of(value: object, unsolved: Iterable[object], known: KnownText, askers: Sequence[str] = ()) -> Ways:
-    """Return the ways to guess a withheld value. `unsolved` are the answers of the unsolved code in its place; `askers`
-    names the functions that compute each item of a list, if they are known."""
+    """Return the ways to guess a withheld value (one that does not enter the box), each with its chance. `unsolved` are
+    the answers that the unsolved code gives instead of it. `askers` names the functions that compute each item, if the
+    value is a list and they are known."""
     plain = exactly(value)
     if known.knows(plain):
         return {"known": 1.0}
@@ -31,7 +33,8 @@ def ways_of(value: object, unsolved: Iterable[object], known: KnownText, askers:
 
 def askers_of(compared: bytes, value: object) -> list[str]:
     """Return the names of the functions that compute each item of an expected list, if the compared expression spells
-    out a list. If it does not, one function computes them all, and the result is empty."""
+    out a list. If that list cannot be matched to the items, each item gets a made-up name. If no list is spelt out, one
+    function computes all items, and the result is empty."""
     if not isinstance(value, list | tuple | dict):
         return []
     try:
@@ -47,7 +50,7 @@ def askers_of(compared: bytes, value: object) -> list[str]:
 
 
 def _called(item: ast.expr | None) -> str:
-    """Return the names of the functions and keywords in an expression."""
+    """Return the names of the functions and keyword arguments of all calls in an expression, joined into one text."""
     calls = [node for node in ast.walk(item) if isinstance(node, ast.Call)] if item else []
     called = [getattr(call.func, "attr", getattr(call.func, "id", "")) for call in calls]
     return " ".join(sorted({*called, *(str(keyword.arg) for call in calls for keyword in call.keywords)}))
@@ -65,7 +68,8 @@ def answers_of(texts: Iterable[object]) -> list[object]:
 
 
 def _tolerant(value: object, known: KnownText, askers: Sequence[str]) -> float:
-    """Return the chance of a value by itself. A number with a wide tolerance counts as a smaller one."""
+    """Return the chance of guessing a value without the unsolved code's answer. A number with a tolerance counts as a
+    smaller number, which is likelier: the wider the tolerance, the smaller."""
     if isinstance(value, Near) and value.within:
         return max(chance_of(value.number, known), of_size(abs(value.number) / (2 * value.within)))
     return chance_of(exactly(value), known, askers)

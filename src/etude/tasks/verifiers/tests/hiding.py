@@ -1,5 +1,5 @@
-"""Decides which expected values can be removed from a test, among those that are not literals but can be computed from
-the source.
+"""Decides which expected values of a test can be withheld from the box: removed from the test's source, so that the
+tested code cannot read the answer. This file covers values that are not literals but can be computed from the source.
 
 If a name is used only in expected values, the expression that defines it is removed too, so that neither the test's
 source nor its stack frame contains the answer. If the name has other uses, its definition stays. Then an expected value
@@ -28,7 +28,8 @@ class Candidate:
     sides: tuple[tuple[ast.expr, ast.expr], ...]
     """The operands as (expected, compared), both ways round, since either may be the expected value."""
     tables: tuple[Table, ...]
-    """Tables of the loops around the assertion, innermost last, with rows known from the source."""
+    """The tables that the loops around the assertion iterate over, innermost last. Their rows are known from the
+    source. Tables outside an `if`, or outside a loop whose rows are unknown, are left out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,13 +40,15 @@ class _Known:
     expected: ast.expr
     compared: ast.expr
     rounds: Sequence[Mapping[str, object]]
-    """The known names and their values, by loop iteration or by row of a parametrised test."""
+    """For each loop iteration, or each row of a parametrised test: the names whose value is known there, with this
+    value."""
     values: tuple[object, ...]
-    """The expected value in each of `rounds`."""
+    """The values that `expected` has in each of `rounds`, in the same order."""
     bindings: Mapping[str, Binding]
-    """The bindings of the names in `expected`."""
+    """For each name in `expected`: the expressions that it stands for, and the code that can use it. Unresolved names
+    are absent."""
     by_row: bool
-    """Whether `rounds` and `values` go by the rows of a parametrised test rather than by loop iterations."""
+    """Whether `rounds` and `values` have one entry per row of a parametrised test rather than per loop iteration."""
 
 
 def withholdable_sites(
@@ -54,8 +57,8 @@ def withholdable_sites(
     parameters: Parameters | None,
     span: Callable[[ast.expr | ast.stmt], ByteSpan],
 ) -> dict[Candidate, Site]:
-    """Map each candidate whose expected value can be removed from the source to its site, which has the edits for that.
-    All these values can be removed together. A table that other assertions use is not changed."""
+    """Map each candidate whose expected value can be removed from the source to a Site, which holds the edits that
+    remove it. The edits of all sites can be applied together. A table that other assertions use is not changed."""
     withholdable = {one: known for one in candidates if (known := _known(one, scope, parameters))}
     while True:
         gone = set(_removed_uses(list(withholdable.values()), scope))
@@ -112,8 +115,9 @@ def _known(one: Candidate, scope: Scope, parameters: Parameters | None) -> _Know
 
 
 def _rounds(tables: Sequence[Table], known: Mapping[str, object]) -> Iterator[dict[str, object]]:
-    """Yield what is known in each iteration of nested loops over these tables, the first outermost: the columns of the
-    rows, and the names in `known` that no column hides. Raises NotConstant for more than `LONGEST` iterations."""
+    """Yield a dict for each iteration of nested loops over these tables, the first outermost. It holds the names whose
+    value is known in this iteration: columns of the tables, and names in `known` that no column hides. Raises
+    NotConstant for more than `LONGEST` iterations."""
     count = 1
     for table in tables:
         count *= len(table.rows)
@@ -140,8 +144,8 @@ def _removed_uses(known: Sequence[_Known], scope: Scope) -> Iterator[ast.AST]:
 
 
 def _expressions_to_remove(one: _Known, scope: Scope, gone: set[ast.AST]) -> list[ast.expr] | None:
-    """Return the expressions to remove when the value of `one` is withheld, or None if the value would remain visible.
-    The nodes in `gone` do not count as uses of a name (`_removed_uses`)."""
+    """Return the expressions to remove when the value of `one` is withheld: those that define names without any other
+    use. Return None if the value would remain visible. Nodes in `gone` do not count as uses (see `_removed_uses`)."""
     found: list[ast.expr] = []
     for name, binding in one.bindings.items():
         if all(use in gone for use in scope.uses(name, binding.within)):

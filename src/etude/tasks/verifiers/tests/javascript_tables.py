@@ -26,8 +26,9 @@ class Column:
     last: int
 
     def has_no_other_use(self, tokens: Sequence[Token], reported: Sequence[tuple[ByteSpan, ByteSpan]]) -> bool:
-        """Return whether no use of the name remains when its values are withheld. `reported` are the assertions that
-        expect these values: the statement, which goes away, and the compared expression in it, which stays."""
+        """Return whether withholding the values removes every use of the name. `reported` are the assertions that
+        expect these values, as (statement, compared expression). The statement is removed, except for its compared
+        expression."""
         return all(
             any(_in(token, statement) and not _in(token, compared) for statement, compared in reported)
             for token in tokens[self.first : self.last]
@@ -75,8 +76,8 @@ def _loop(tokens: Sequence[Token], closing: dict[int, int], place: int) -> Itera
 
 
 def _table(tokens: Sequence[Token], closing: dict[int, int], place: int) -> int | None:
-    """Return the index of the bracket that opens a loop's table: at `place`, after the loop's `of`, or in a constant
-    that is used nowhere else. Return None for any other expression."""
+    """Return the index of the bracket that opens the table of a loop. At `place`, after the loop's `of`, is either this
+    bracket or the name of a constant that is used nowhere else. Return None for any other expression."""
     if tokens[place].text == b"[":
         return place
     uses = [at for at, token in enumerate(tokens) if token.text == tokens[place].text]

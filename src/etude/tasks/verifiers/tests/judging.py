@@ -1,9 +1,10 @@
 """Derives the verdict on a test run from a box's output. The functions are pure, so that every kind of forged output
 can be tested.
 
-A pass requires that exit code, result rows and final report agree, and that every expected test passed. Every
-comparison made outside the box must hold, and every negative control (an altered test) must have failed. Missing
-results are never a pass. Results that an honest solution cannot produce are `suspect`.
+A pass requires that exit code, result rows and final report agree, and that every expected test passed. Some expected
+values are withheld from the box: the tests report their values, which are compared here and must be equal. Every
+negative control (an altered test) must have failed. Missing results are never a pass. Results that an honest solution
+cannot produce are `suspect`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from etude.tasks.verifiers.tests.run_output import Rows, RunOutput, read_report,
 
 FAILURES = frozenset(("failed", "error"))
 _WIDEST = 400
-"""Equal values may be written at different lengths: 1e308 has 5 characters, and 309 as an integer."""
+"""Maximum length of a reported value, plus as much again for every 8 characters of the expected value. Equal values may
+differ that much in length: 1e308 has 5 characters, and 309 as an integer."""
 _LIMITS = {
     "time": "outlasted the wall clock",
     "cpu": "used up the CPU time",
@@ -28,7 +30,8 @@ _LIMITS = {
 
 
 def judge_run(exam: Exam, output: RunOutput, touched: tuple[str, ...] = ()) -> Verdict:
-    """`touched` are the protected paths that the agent's diff names."""
+    """Return the verdict on a test run. `touched` are the protected paths that the agent's diff names, which are only
+    recorded as evidence."""
     rows = read_rows(output.rows, output.nonce)
     passed = {ours for test, ours in exam.tests.items() if _accepted(exam, rows, test, ours)}
     failed = tuple(sorted(set(exam.tests.values()) - passed))
@@ -52,6 +55,7 @@ def judge_run(exam: Exam, output: RunOutput, touched: tuple[str, ...] = ()) -> V
             controls_passed=fooled,
             memory_bytes=rows.memory_bytes,
             timed_out=output.limit == "time",
+            starved=output.starved,
         )
         return Verdict(judgement, reason, evidence)
 
@@ -86,8 +90,8 @@ def judge_run(exam: Exam, output: RunOutput, touched: tuple[str, ...] = ()) -> V
 
 
 def _accepted(exam: Exam, rows: Rows, test: str, ours: str) -> bool:
-    """Return whether a required test passed, or was skipped or xfailed as the task allows, and its comparisons outside
-    the box hold. `test` is its id in the box, `ours` the task's own id."""
+    """Return whether a required test passed, or was skipped or xfailed as the task allows. The values that it reported
+    must also equal those withheld from the box. `test` is its id in the box, `ours` the task's own id."""
     outcome = rows.outcomes.get(test)
     if not all(holds(withheld, rows, test) for withheld in exam.withheld.get(test, ())):
         return False
@@ -125,7 +129,8 @@ def _is(text: object, expected: object) -> bool:
 
 
 def _disagreement(rows: Rows, output: RunOutput) -> str:
-    """Return the first disagreement between exit code, rows and report of a completed run, or an empty string."""
+    """Return the first disagreement between exit code, result rows and the runner's report of a completed test run, or
+    an empty string."""
     found = read_report(output.report, output.nonce)
     if found is None:
         return "the rows are complete, but the runner's report is missing or forged"

@@ -1,5 +1,7 @@
-"""What code under test can read in its box, or compute without solving the task: the rewritten suite, the workspace,
-the instruction, and the answers that the unsolved code gives. Every literal in these texts counts as known."""
+"""Decides which values code under test knows without solving the task. Such code can read the test suite as placed in
+its box, the workspace and the instruction, and compute the answers of the unsolved code. Every literal in these texts
+is known.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _LOOSE = re.compile(r"[\s'\"`]+")
 
 class KnownText:
     def __init__(self, texts: Iterable[bytes], besides: KnownText | None = None) -> None:
-        """`besides` are other texts, which count too."""
+        """`besides`: further texts. A value in them is known too."""
         self._besides = besides
         self._numbers, self._words = set[str](), set[str]()
         whole, loose = list[bytes](), list[bytes]()
@@ -76,7 +78,7 @@ def _numbers_in(text: str) -> Iterable[str]:
 
 
 def _number(value: float) -> str:
-    """Return the same text for numbers that are equal but for their sign."""
+    """Return a number as text, without its sign. Equal numbers give the same text, such as 2 and 2.0."""
     try:
         return str(int(abs(value))) if value == int(value) else repr(abs(value))
     except (OverflowError, ValueError):  # Infinite, or not a number.

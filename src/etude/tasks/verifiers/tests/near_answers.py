@@ -1,4 +1,5 @@
-"""Values near the answer of the unsolved code, such as that plus 1: whoever knows the bug roughly tries them."""
+"""Finds ways to guess an expected value from the unsolved code's answer, such as adding 1 to the answer. Whoever
+roughly knows the bug tries such values."""
 
 from __future__ import annotations
 
@@ -26,14 +27,14 @@ _FACTORS = (2, 3, 4, 5, 10, 100, 1000)
 _DIGITS = re.compile(r"(\d{1,18})")
 _SEPARATORS = re.compile(r"[\W_]+")
 _EXACT = 10**15
-"""Numbers beyond this are compared only by their difference."""
+"""From this size on, integers are compared only by their difference, and floats not at all."""
 _LONGEST = 500
-"""Lists longer than this are not compared without regard to order."""
+"""Lists of different lengths are compared as sets only if they have fewer items together than this."""
 
 
 def near(value: Any, answer: Any, known: KnownText, askers: Sequence[str] = ()) -> Iterator[tuple[str, float]]:
-    """Yield the ways to get a value from the unsolved code's answer: a label, and the chance to think of it. `askers`
-    names the functions that compute each item of a list, if they are known."""
+    """Yield the ways to get `value` by changing `answer`, the unsolved code's result: a label, and the chance that
+    somebody thinks of it. `askers` names the functions that compute each item of a list, if they are known."""
     if isinstance(value, bool) or isinstance(answer, bool):
         if value is (not answer):
             yield "not", 0.5
@@ -54,7 +55,8 @@ def near(value: Any, answer: Any, known: KnownText, askers: Sequence[str] = ()) 
 
 
 def _is_of_another_kind(value: Any, answer: Any) -> bool:
-    """Return whether a value is an answer as a text or number, as a tuple, list or set, or alone in one of these."""
+    """Return whether a value is the unsolved code's answer in another type: as a text or number, as a list or tuple of
+    the same items, or as the only item of a list or tuple."""
     if isinstance(value, list | tuple) and isinstance(answer, list | tuple | set):
         return list(value) == list(answer)
     return str(value) == str(answer) or value in ([answer], (answer,))
@@ -120,7 +122,8 @@ def _have_the_same_items(one: list[Any], other: list[Any]) -> bool:
 def _changed_items(
     value: list[Any], answer: list[Any], known: KnownText, askers: Sequence[str]
 ) -> Iterator[tuple[str, float]]:
-    """Yield the way to guess which items are wrong, and what each is instead."""
+    """Yield the ways to guess which items of the unsolved code's list are wrong, and what each should be: a label, and
+    the chance that somebody thinks of it."""
     items: list[Ways] = [
         {"same": 1.0} if right == wrong else {**item_ways(right, known), **dict(near(right, wrong, known))}
         for right, wrong in zip(value, answer, strict=True)
@@ -142,7 +145,8 @@ def _sorted(items: list[Any]) -> list[Any]:
 
 
 def _edit(value: Any, answer: Any, chance_of_new: Callable[[Any], float]) -> Iterator[tuple[str, float]]:
-    """Yield the way to guess that one part of a text or list is left out, added or replaced."""
+    """Yield the way to get `value` from `answer` by leaving out, adding or replacing one part of this text or list: a
+    label, and the chance that somebody thinks of it."""
     shorter = min(len(value), len(answer))
     start = next((at for at in range(shorter) if value[at] != answer[at]), shorter)
     rest = shorter - start

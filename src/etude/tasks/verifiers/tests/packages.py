@@ -40,8 +40,9 @@ def pytest_files() -> dict[str, bytes]:
 
 
 def _compiled(name: str, place: Path) -> dict[str, bytes]:
-    """Return a module's up-to-date bytecode by its path, if there is any, with a header that tells Python not to check
-    the source's time. Without it, every run in a box would compile pytest anew, which takes longer than most suites."""
+    """Return a module's up-to-date bytecode by its path, or {} if there is none. Its header is changed to one that
+    tells Python not to check the source's time. Without bytecode, every run in a box would compile pytest anew, which
+    takes longer than most suites."""
     if place.suffix != ".py":
         return {}
     cached = Path(importlib.util.cache_from_source(str(place)))

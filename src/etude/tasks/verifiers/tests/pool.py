@@ -31,15 +31,16 @@ class AlterableTest:
     """Whether any test of this function is in the suite's fail_to_pass."""
     seconds: float = 0.0
     alterations: tuple[Edit, ...] = ()
-    """Edits that each give one copy another expected value (or exception), all at the same assertion. Otherwise the
-    original would stand out as the version closest to all others."""
+    """Edits of which each makes one copy of the test, with a wrong expected value or exception. All of them change the
+    same assertion: with changes in several places, the original would stand out as the version most like the others."""
     withheld: tuple[Site, ...] = ()
     """Assertions of this function whose comparison with the expected value can be made outside the box."""
     chance: float = 1.0
-    """Probability of guessing the withheld values, without those that the unchanged workspace produces already."""
+    """Probability of guessing all withheld values of this test. Values that the unsolved code computes already count as
+    known."""
     ways_to_tell: Ways = field(default_factory=lambda: {"known": 1.0}, hash=False)
-    """The ways to tell the original from its altered copies, however many there are: those to guess the number, word or
-    exception in which they differ."""
+    """The ways to tell the original test from its altered copies, with their probabilities: the ways to guess the
+    number, word or exception in which these versions differ. The number of copies does not matter."""
 
     @property
     def chance_to_tell(self) -> float:
@@ -47,7 +48,8 @@ class AlterableTest:
 
     @property
     def is_altered(self) -> bool:
-        """Whether copies protect this test better than withholding does, so that gradings run some of it."""
+        """Whether copies of this test with wrong expected values, which must fail, protect the right values better than
+        withholding them from the box does. If so, gradings run some copies."""
         return self.decides and bool(self.alterations) and self.chance_to_tell < self.chance
 
 
@@ -61,9 +63,10 @@ class Pool:
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names of all test functions in the suite's test files, alterable or not, by file."""
     seconds: float = 0.0
-    """Seconds that all alterable test functions together take with the reference solution."""
+    """Seconds that all functions in `alterable` together take with the reference solution."""
     held: tuple[Ways, ...] = ()
-    """The ways to guess each withheld value of the tests that decide and are not altered, without known values."""
+    """For each withheld value that the code under test does not know anyway, the ways to guess it. Only values of tests
+    in fail_to_pass count, and of these only tests that are not `is_altered`."""
 
 
 def alterable_tests(suite: Suite, file: str, sources: Mapping[str, bytes]) -> list[AlterableTest]:
@@ -98,7 +101,8 @@ def _is_named_in(file: str, sources: Mapping[str, bytes]) -> bool:
 
 @lru_cache(maxsize=8)
 def test_functions(file: str, source: bytes) -> Sequence[TestFunction]:
-    """Cached, because parsing takes as long as all other work with a file."""
+    """Return the test functions of a Python or JavaScript file; none for other files. The result is cached, because
+    parsing takes as long as all other work with a file."""
     if file.endswith(".py"):
         return tuple(expectations.test_functions(source))
     return tuple(javascript.test_functions(source)) if file.endswith((".js", ".mjs", ".cjs")) else ()

@@ -1,8 +1,8 @@
 """Computes how likely code that solves nothing passes a suite by guessing what the suite keeps out of its box.
 
 Everything that stays in the box counts as known: the rewritten suite, the workspace, the instruction, and what the
-unsolved code answers. In a test that gradings may show in several versions, the literal in which they differ counts as
-unknown for that test alone.
+unsolved code (the workspace before the agent's change) answers. Gradings may show a test in several versions, of which
+all but one expect an altered literal. For that test alone, this literal counts as unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from etude.tasks.verifiers.tests.visible_answers import computed_values
 from etude.tasks.verifiers.tests.withholding import ReportingRewrite
 
 Missed = tuple[Site, object, tuple[object, ...]]
-"""A withheld value that the unsolved code does not report, with its assertion and what that code reports instead."""
+"""(assertion, its expected value, what is reported instead): a value withheld from the box that the unsolved code (the
+workspace before the agent's change) does not report."""
 TestPath = tuple[str, tuple[str, ...]]
 """The file of a test function, and its path in it."""
 _MOST_COMPUTED = 1 << 20
@@ -38,11 +39,11 @@ _PART = re.compile(_NUMBER.pattern + r"|[^\W\d_]+")
 
 @dataclass(frozen=True, slots=True)
 class Unsolved:
-    """What the unsolved code reports in one test."""
+    """What the unsolved code (the workspace before the agent's change) reports in one test function."""
 
     missed: tuple[Missed, ...] = ()
     answers: Mapping[Site, Sequence[object]] = field(default_factory=dict)
-    """All that it reports, by assertion."""
+    """All values that the unsolved code reports in the test, by the assertion that compares them."""
 
 
 def all_missed(item: AlterableTest) -> Unsolved:
@@ -50,9 +51,9 @@ def all_missed(item: AlterableTest) -> Unsolved:
 
 
 def priced(suite: Suite, pool: Pool, unsolved: Mapping[TestPath, Unsolved], shown: Mapping[str, bytes]) -> Pool:
-    """Return the pool with the probabilities of guessing what its tests expect. A test that decides keeps either its
-    withheld values or its alterations, whichever are harder to guess. `shown` are the files that an agent sees, besides
-    the suite, by path; those that tell most come first."""
+    """Return the pool with the probabilities of guessing what its tests expect. A test that must fail before the fix
+    (`decides`) can be protected by withheld values or by altered copies. It keeps only the protection that is harder to
+    guess. `shown` are the files that an agent sees, besides the suite, by path; those that tell most come first."""
     reported = [str(text) for one in unsolved.values() for texts in one.answers.values() for text in texts]
     outside = KnownText((text.encode("utf-8", "replace") for text in reported), KnownText(_shown_texts(shown)))
     pool = _priced(suite, pool, unsolved, outside)
@@ -87,8 +88,8 @@ def _priced(suite: Suite, pool: Pool, unsolved: Mapping[TestPath, Unsolved], out
 
 
 def visible_texts(suite: Suite, pool: Pool) -> Iterator[bytes]:
-    """Yield the texts of the suite's files without what gradings withhold or alter, and the values of constant
-    expressions."""
+    """Yield the text of each of the suite's files, without what gradings withhold or alter, and then the values of the
+    constant expressions in that text."""
     for file, data in {**suite.files, **pool.sources}.items():
         items = [item for item in pool.alterable if item.file == file]
         try:
@@ -118,8 +119,9 @@ def _computed(file: str, source: bytes) -> bytes:
 
 
 def without_withheld(file: str, source: bytes, items: Iterable[AlterableTest]) -> bytes:
-    """Return a test file as gradings show it: without what is withheld from any of these tests of it, and without the
-    literals that copies of the deciding ones alter. Raises ValueError if that is impossible."""
+    """Return a test file as gradings show it. Removed is what gradings withhold in the file's test functions `items`,
+    and the literal that altered copies of a function change, if it `decides`. Raises ValueError if they cannot all be
+    rewritten."""
     groups, outside = {}, list[Edit]()
     for item in items:
         # A test that only guards may be drawn in several versions, and then shows its values.
@@ -153,8 +155,8 @@ def _literal(item: AlterableTest) -> bytes:
 
 
 def _ways_to_tell(item: AlterableTest, unsolved: Unsolved, known: KnownText) -> Ways:
-    """Return the ways to tell a test from its altered copies: those to guess the exception, number or word in which
-    they differ. Whoever guesses sees the rest of the literal."""
+    """Return the ways to tell a test from its altered copies: the ways to guess the exception, number or word that the
+    copies change in one expected literal. Whoever guesses sees the rest of the literal."""
     site = next(site for site in item.function.sites if site.literal == item.alterations[0][0])
     if site.exception:
         name = site.exception

@@ -22,7 +22,8 @@ from etude.tasks.verifiers.tests.suite import Suite
 
 
 def dump_proof(pool: Pool, guess: float) -> bytes:
-    """`guess` is the probability that code passes by guessing instead of solving the task."""
+    """Return a suite's pool (the tests in which a grading may alter or withhold expected values) as bytes to store,
+    with a checksum. `guess` is the probability that code passes by guessing instead of solving the task."""
     rows = [
         {
             "file": item.file,
@@ -56,7 +57,7 @@ def load_proof(data: bytes, suite: Suite, sources: Mapping[str, bytes]) -> Pool 
 
 
 def guess_of(data: bytes) -> float:
-    """Return the `guess` that `dump_proof` stored, or 1.0 if the data is damaged."""
+    """Return the probability of passing by guessing that `dump_proof` stored, or 1.0 if the data is damaged."""
     return float(_verified(data).get("guess", 1.0))
 
 
@@ -100,7 +101,8 @@ def _with_stored_choices(row: Mapping[str, Any], item: AlterableTest) -> Alterab
 
 @cache
 def _code() -> str:
-    """Return a digest of this package and of the programs in the box. If it changes, trials are run again."""
+    """Return a digest of this package and of the programs that run in the box. If it changes, a suite's trial runs are
+    repeated."""
     digest = hashlib.sha256()
     for package in ("etude.tasks.verifiers.tests", "etude.tasks.box"):
         for file in sorted(resources.files(package).iterdir(), key=lambda file: file.name):

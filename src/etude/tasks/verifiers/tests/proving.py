@@ -1,9 +1,10 @@
-"""Finds out by trial runs which altered copies of tests, and which comparisons made outside the box, gradings can use.
-A trial runs all of them twice: once with the reference solution, and once in the unchanged workspace.
+"""Finds out by trial runs how gradings can protect a test suite against forged results. A test may get altered copies,
+which must fail, or its values may be compared outside the box. A trial runs all of this twice: once with the reference
+solution, and once in the unchanged workspace.
 
-With the reference solution, an original test must pass and its altered copies must fail. The values reported for
-comparisons outside the box must be the expected ones. If the original fails in the unchanged workspace, its copies must
-fail at the same line, so that a failure does not show which version is altered.
+With the reference solution, an original test must pass and its altered copies must fail. The values that tests report
+for comparison outside the box must be the expected ones. If the original fails in the unchanged workspace, its copies
+must fail at the same line, so that a failure does not show which version is altered.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ from etude.tasks.verifiers.tests.withholding import ReportingRewrite, consistent
 GUESS = 1e-3
 """Largest acceptable probability that code which solves nothing passes by forging its results."""
 MOST = 127
-"""Maximum number of alterations tried per assertion of a fail_to_pass test."""
+"""Maximum number of altered copies tried per assertion of a fail_to_pass test. Each expects another value."""
 DETECTORS, FEW = 6, 2
-"""Most pass_to_pass tests with altered copies, which catch code that passes every test; copies per assertion."""
+"""Maximum number of pass_to_pass tests that get altered copies, and number of copies tried per assertion of these
+tests. Altered copies catch code that makes every test pass."""
 Run = Callable[[Exam, bool], Awaitable[RunOutput]]
 """Runs an exam with the reference solution (True) or without any change (False)."""
 _KEEPER = "_told"
@@ -42,8 +44,9 @@ _KEEPER = "_told"
 async def prove(
     suite: Suite, sources: Mapping[str, bytes], run: Run, rng: random.Random, shown: Mapping[str, bytes]
 ) -> Pool:
-    """Return the pool that trial runs show to be usable. `sources` are the test files as a grading places them, `shown`
-    what else an agent sees, by path and what tells most first: the instruction and the workspace."""
+    """Return the pool of the suite's tests, with the expected values that trial runs show to be fit for altering or for
+    withholding from the box. `sources` are the test files as a grading places them. `shown` are the other files that an
+    agent sees (the instruction and the workspace), by path; those that tell most come first."""
     # This runs in the event loop's thread, although parsing a large suite takes seconds: Python 3.11 parses in one
     # thread at a time, or raises SystemError.
     names = {file: tuple(f.path[-1] for f in test_functions(file, source)) for file, source in sources.items()}
@@ -77,30 +80,35 @@ class _Tried:
 
     alterable: AlterableTest
     rewrite: ReportingRewrite
-    """The version that reports values instead of comparing them. It keeps the function's own name."""
+    """Version of the function that reports values instead of comparing them. It keeps the function's own name."""
     ids_in_box: Mapping[str, str]
-    """By the task's own ids: the ids in the box of `rewrite`'s tests. Empty if the trial does not run it."""
+    """For each of the task's ids of this function's tests: the test's id in the box in the reporting version. Empty if
+    the trial does not run that version."""
     original: tuple[str, ...]
-    """Ids in the box of the unaltered version, which runs under a new name beside the copies; empty without copies."""
+    """Ids in the box of the tests of the unaltered version, which runs under a new name beside the altered copies.
+    Empty if there are no such copies."""
     compared: Mapping[str, Site]
-    """The assertions of that version, by the key under which each reports what it compares."""
+    """The assertions of the unaltered version, by the key under which each reports the value that it compares."""
     altered: Mapping[str, Edit]
     """The edit of each altered copy, by the copy's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What a trial shows: the tests with what can be altered or withheld, and what the unsolved code reports."""
+    """Result of a trial: the tests with the values that can be altered or withheld from the box, and what the unsolved
+    code (the unchanged workspace) reports."""
 
     found: tuple[AlterableTest, ...] = ()
     unsolved: Mapping[TestPath, Unsolved] = field(default_factory=dict)
+    """What the unsolved code reports in each test function, by the function's file and its path in that file."""
     answered: frozenset[str] = frozenset()
-    """The task's ids of tests that pass without any change."""
+    """The task's ids of those tests that the unchanged workspace passes already."""
 
 
 class _Trial:
-    """Two runs of one exam, with the reference solution and without any change, which show what gradings can alter or
-    withhold. The exam has an altered, an original and a reporting version of each function."""
+    """Two runs of the same exam (rewritten tests), with the reference solution and without any change. They show which
+    expected values gradings can alter or withhold from the box. Of each function, the exam has a version that reports
+    values, or altered copies with the original, or both."""
 
     def __init__(
         self,
@@ -111,7 +119,9 @@ class _Trial:
         *,
         prefer_withholding: bool = True,
     ) -> None:
-        """With `prefer_withholding`, tests whose values can be withheld and are hard to guess get no alterations."""
+        """Compose the exam. With `prefer_withholding`, a fail_to_pass test gets no altered copies if all its values can
+        be withheld instead. If withholding needs edits outside the function, the function is either altered or has
+        values withheld, and `prefer_withholding` decides which."""
         self._suite, self._rng, self._ids, self._held_back = suite, rng, Ids(suite.config), prefer_withholding
         self._tried: list[_Tried] = []
         self._untouched: list[str] = []
@@ -172,9 +182,9 @@ class _Trial:
         return groups, tried
 
     def _alteration_count(self, unproven: AlterableTest, reported: list[Site]) -> int:
-        """Return how many alterations to try per assertion: none if all values can be withheld instead, since they are
-        not harder to tell from altered ones than to guess; and none for pass_to_pass tests except `DETECTORS` of them.
-        """
+        """Return how many altered copies of a test to try per assertion. With `prefer_withholding`, a fail_to_pass test
+        whose values can all be withheld gets none: telling them from altered ones is no harder than guessing them. A
+        pass_to_pass test gets none either, except for the few chosen as detectors (`DETECTORS`)."""
         if not unproven.decides:
             return FEW if unproven in self._detectors else 0
         if self._held_back and len(reported) == len(unproven.function.sites) > 0:
@@ -182,8 +192,8 @@ class _Trial:
         return min(MOST, math.ceil(math.exp(-math.log(GUESS) / len(self._suite.fail_to_pass))) - 1)
 
     def result(self, solved: Rows, unsolved: Rows) -> _Result:
-        """Return what can be used, given the rows of the run with the reference solution and of the one without a
-        change."""
+        """Return what the trial shows. `solved` are the result rows of the run with the reference solution, `unsolved`
+        those of the run without any change."""
         found, answers = [], {}
         answered = {test for test in self._untouched if _passed([test], unsolved)}
         for tried in self._tried:
@@ -203,8 +213,9 @@ class _Trial:
         return _Result(tuple(found), answers, frozenset(answered))
 
     def _seconds(self, tried: _Tried, solved: Rows) -> float:
-        """Return the median of the original's and its copies' seconds, because a busy machine may delay single ones.
-        Without copies, it is the time of the version that reports values."""
+        """Return the seconds that one version of a test takes: the median over the original and its altered copies,
+        because a busy machine may delay single ones. Without copies, it is the time of the version that reports
+        values."""
         copies = [[self._ids.renamed(test, name) for test in tried.alterable.tests] for name in tried.altered]
         versions = [tried.original or tuple(tried.ids_in_box.values()), *copies]
         return median(sum(solved.seconds.get(test, 0.0) for test in version) for version in versions)
@@ -212,8 +223,8 @@ class _Trial:
     def _withheld_sites(
         self, tried: _Tried, solved: Rows, unsolved: Rows
     ) -> tuple[tuple[Site, ...], tuple[Missed, ...]]:
-        """Return the assertions that can be withheld, and those of their values that the unsolved code does not report,
-        so that code which solves nothing would have to guess them."""
+        """Return the assertions whose expected values can be withheld from the box. Also return those of the values
+        that the unsolved code does not report: code that solves nothing would have to guess them."""
         if not _passed(tried.ids_in_box.values(), solved):
             return (), ()
         sites, refuted, missing = tried.rewrite.sites, set(), []

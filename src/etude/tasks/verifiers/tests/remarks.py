@@ -72,7 +72,7 @@ def _is_test(node: ast.AST) -> bool:
 
 
 def _empty(string: bytes) -> bytes:
-    """Return a string literal that tells nothing and has as many lines."""
+    """Return an empty string literal that has as many lines as the literal `string`."""
     return b'"""' + b"\n" * string.count(b"\n") + b'"""'
 
 
@@ -89,7 +89,8 @@ def _javascript(source: bytes) -> bytes:
 
 
 def _spaces(between: bytes) -> bytes:
-    """Return the space between two tokens without comments. Its lines stay, since a statement may end with a line."""
+    """Remove comments from `between`, the source between two JavaScript tokens. Line breaks stay, since one may end a
+    statement."""
     if b"/" not in between:
         return between
     return _COMMENT.sub(lambda found: b" " + b"\n" * found[0].count(b"\n"), between)

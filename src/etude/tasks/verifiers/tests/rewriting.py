@@ -17,26 +17,29 @@ def copy_of(source: bytes, function: TestFunction, name: str, edits: Iterable[Ed
 
 
 def source_text(site: Site, value: object) -> str:
-    """Write a value as source. Originals and alterations all have this form, so that quotes do not reveal anything."""
+    """Write an expected value as source. Original and altered values all have this form, so that details such as quotes
+    do not show which one is the original."""
     return json.dumps(value, ensure_ascii=False) if site.json else repr(value)
 
 
 def rewritten_literal(function: TestFunction, literal: tuple[int, int]) -> Edit:
-    """Return an edit that writes the expected value at `literal` in the form of altered values. Without it, the value's
-    form would show which version of the test is the original."""
+    """Return an edit that writes the expected value at `literal` in the form that altered values have. If it kept its
+    own form, that would show which version of the test is the original."""
     site = next(site for site in function.sites if site.literal == literal)
     return literal, (site.exception or source_text(site, site.value)).encode()
 
 
 def report_edit(source: bytes, site: Site, keeper: str, key: str) -> Edit:
-    """Replace an assertion by a call of `keeper` that reports the compared value. The expected value is removed."""
+    """Return an edit that replaces an assertion by a call of the function `keeper`, which reports the compared value
+    under `key`. The expected value is removed."""
     assert site.statement is not None
     start, end = site.compared
     return site.statement, f'{keeper}("{key}", ('.encode() + source[start:end] + b"))"
 
 
 def reporting_edit(source: bytes, site: Site, keeper: str, key: str) -> Edit:
-    """Make an assertion report the value that it compares, and compare it as before."""
+    """Return an edit that makes an assertion report the value that it compares, by a call of the function `keeper` with
+    `key`. The assertion compares the value as before."""
     start, end = site.compared
     return site.compared, f' {keeper}("{key}", ('.encode() + source[start:end] + b")) "
 
@@ -44,7 +47,8 @@ def reporting_edit(source: bytes, site: Site, keeper: str, key: str) -> Edit:
 def compose(
     file: str, source: bytes, groups: Mapping[TestFunction, list[bytes]], edits_outside: Iterable[Edit] = ()
 ) -> bytes:
-    """Replace each function by its copies and apply the edits outside. Raises ValueError if that is impossible."""
+    """Return the source of a test file with each function replaced by its copies, and with `edits_outside` applied to
+    the rest of the file. Raises ValueError if that is impossible."""
     edits = list(edits_outside)
     for function, copies in groups.items():
         start = function.span[0]

@@ -11,9 +11,11 @@ from etude.tasks.verifiers.untrusted_json import flat_table, parse_untrusted, te
 
 OUTCOMES = frozenset(("passed", "failed", "error", "skipped", "xfailed", "xpassed"))
 LARGEST_REPORT = 8 << 20
-"""Largest report, and most bytes of rows that are kept: more than twice what 10,000 tests with long names write."""
+"""Maximum bytes of the runner's report file, and of the result rows that are kept. More than twice what 10,000 tests
+with long names write."""
 LONGEST_ROW = 1 << 20
-"""Runners write at most 64 Ki characters of a value, which JSON may make six times as long."""
+"""Maximum bytes of one result row. Runners write at most 64 Ki characters of a value, which JSON may make six times as
+long."""
 MOST_TESTS = 100_000
 _LARGEST_NUMBER = 1 << 50
 
@@ -53,7 +55,8 @@ class Rows:
     memory_bytes: int = 0
     """Peak memory of the runner's process, as the run itself reports it."""
     tampered: str = ""
-    """What is wrong with the first row that no runner writes; empty if there is none. Later rows are ignored."""
+    """What is wrong with the first invalid row, which a genuine runner never writes. Empty if all rows are valid; later
+    rows are ignored."""
 
     def reported(self, test: str, key: str) -> list[object]:
         """Return the values that a test reported under a key. With Node, all values come after the last row and name no
@@ -62,7 +65,8 @@ class Rows:
 
 
 def read_rows(data: bytes, nonce: str) -> Rows:
-    """Stop at the first row that no runner writes. A last line without a newline was truncated and is ignored."""
+    """Parse result rows up to the first invalid one, which a genuine runner never writes (`Rows.tampered`). A last line
+    without a newline was cut off and is ignored."""
     rows = Rows()
     prefix = f"{nonce} ".encode()
     for line in _lines(data):

@@ -71,7 +71,8 @@ async def run_exam(context: GradingContext, config: SuiteConfig, exam: Exam, cha
 
 
 def command(config: SuiteConfig) -> list[str]:
-    """The runner's script is passed on the command line, so that no file in the box can be replaced to change it."""
+    """Return the command that runs the tests. It contains the whole script of the runner, so that no file in the box
+    can be replaced to change the script."""
     if config.runner == "node":
         return [config.node, "--input-type=module", "-e", NODE]
     # -I would also ignore PYTHONHASHSEED. An empty PYTHONPATH, -s and cwd isolate the interpreter instead.
@@ -79,8 +80,9 @@ def command(config: SuiteConfig) -> list[str]:
 
 
 def environment(config: SuiteConfig, place: str) -> dict[str, str]:
-    """Return an empty home and temporary folder below `place`, a PATH of the image's programs, and an empty PYTHONPATH:
-    the runners add the workspace folders once started. The suite's `env` overrides these variables."""
+    """Return the environment variables of the runner: an empty home and temporary folder below `place`, a PATH of the
+    image's programs, and an empty PYTHONPATH, because runners add the workspace folders once started. The suite's `env`
+    overrides these variables."""
     fixed = {
         "HOME": f"{place}/home",
         "TMPDIR": f"{place}/tmp",

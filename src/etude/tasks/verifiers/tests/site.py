@@ -13,25 +13,31 @@ Edit = tuple[ByteSpan, bytes]
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
     literal: ByteSpan | None
-    """Position of the assertion's expected value in the source. None if a grading cannot write another value there."""
+    """Position in the source of the value that the assertion expects. None if a grading cannot alter the test by
+    replacing this value."""
     values: tuple[object, ...]
-    """A single value, or one for each iteration of the surrounding loops or row of a parametrised test."""
+    """The expected value. If it changes with a loop around the assertion or with the rows of a parametrised test: the
+    expected values of all iterations or rows."""
     exception: str = ""
     """Name of the exception that the assertion expects; empty if it expects a value."""
     statement: ByteSpan | None = None
-    """The whole statement of an equality assertion, whose comparison can be made outside the box."""
+    """Position of the whole statement if it asserts equality, so that its comparison can be made outside the box; None
+    for other assertions."""
     compared: ByteSpan = (0, 0)
     """Position of the expression that the assertion compares with the expected value."""
     given: frozenset[str] = frozenset()
-    """Reprs of values that the compared expression contains too, so that code can return them unsolved."""
+    """Reprs of expected values that also occur in the compared expression. Code could return them without solving the
+    task."""
     json: bool = False
     """Whether the expected value is written in the source as JSON (in JavaScript tests) rather than as Python."""
     blanks: tuple[Edit, ...] = ()
-    """Edits elsewhere in the file that remove what reveals the value, applied with that of the assertion."""
+    """Edits outside the assertion that remove text which reveals the expected value. A grading that withholds the value
+    applies them too."""
     rows: tuple[frozenset[str], ...] = ()
     """The names that the runner may give to each row of a parametrised test, in the order of `values`."""
     renamed: bool = False
-    """Whether withholding also renames rows to row1, row2 and so on, because their names may reveal values."""
+    """Whether a grading that withholds the expected values also renames the rows of the parametrised test to row1, row2
+    and so on, because their names may reveal values."""
 
     @property
     def value(self) -> object:

@@ -70,7 +70,8 @@ class Suite:
         return self.fail_to_pass + self.pass_to_pass
 
     def with_sources(self, sources: Mapping[str, bytes]) -> Suite:
-        """Return the suite with other contents of those of its files that `sources` has."""
+        """Return a suite where each file whose path is in `sources` has the contents from there. Other paths in
+        `sources` are ignored."""
         return replace(self, files={path: sources.get(path, data) for path, data in self.files.items()})
 
 
@@ -105,7 +106,8 @@ def read_suite(task: Task) -> Suite:
 
 
 def test_files(suite: Suite) -> frozenset[str]:
-    """Return the files that may contain the required tests. A dotted id does not show where the file's name ends."""
+    """Return the files that may contain the required tests. A dotted id (of unittest) does not show where the file's
+    name ends, so each of its beginnings counts."""
     if suite.config.runner != "unittest":
         mark = "::" if suite.config.runner == "pytest" else " > "
         return frozenset(test.partition(mark)[0] for test in suite.expected)

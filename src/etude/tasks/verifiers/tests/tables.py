@@ -12,7 +12,7 @@ from etude.tasks.verifiers.tests.constants import NotConstant, bind, evaluate
 from etude.tasks.verifiers.tests.site import ByteSpan
 
 LONGEST = 500
-"""Maximum number of rows of a table."""
+"""Maximum number of rows of a table that a test checks row by row; larger tables are not used."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +31,8 @@ class Parameters:
     row_ids: tuple[frozenset[str], ...]
     """For each row, the names that pytest may give it in test ids."""
     renaming: tuple[tuple[ByteSpan, bytes], ...] = field(default=())
-    """Edits that rename the rows to row1, row2 and so on, because their names may reveal values."""
+    """Edits of the test's source that name its rows row1, row2 and so on in test ids, because the original names may
+    reveal expected values."""
 
 
 def row_name(row: int) -> str:
@@ -56,7 +57,8 @@ def loop_table(loop: ast.For, scope: Scope, names: Mapping[str, object]) -> Tabl
 
 
 def parameters(scope: Scope, source: bytes, span: Callable[[ast.expr], ByteSpan]) -> Parameters | None:
-    """Return the table of the only parametrize decorator, or None if there is none that can be read."""
+    """Return the table in a test function's parametrize decorator. None if the function has not exactly one such
+    decorator, or if its rows or ids cannot be read from the source."""
     assert scope.function is not None
     marks = [mark for mark in scope.function.decorator_list if "parametrize" in ast.unparse(mark)]
     if len(marks) != 1 or not isinstance(mark := marks[0], ast.Call) or len(mark.args) != 2:
@@ -123,7 +125,8 @@ def _table(
 
 
 def _written_rows(table: ast.expr, scope: Scope) -> Sequence[ast.expr | list[ast.expr]] | None:
-    """Return the rows, if they are written in place or in a constant that is used nowhere else; otherwise None."""
+    """Return the rows of the expression `table` (a list, a tuple, or a dict's `.items()`) if they are written in place,
+    or in a constant that is used nowhere else. Otherwise return None."""
     if isinstance(table, ast.Call) and isinstance(table.func, ast.Attribute) and table.func.attr == "items":
         held = _resolve_name(table.func.value, scope)
         if isinstance(held, ast.Dict) and all(held.keys):
@@ -135,7 +138,8 @@ def _written_rows(table: ast.expr, scope: Scope) -> Sequence[ast.expr | list[ast
 
 
 def _resolve_name(node: ast.expr, scope: Scope) -> ast.expr:
-    """Return the expression that a name stands for, if it is used nowhere else; otherwise the node itself."""
+    """Return the expression that is assigned to the name `node`, if the name is used only here. Otherwise return `node`
+    itself."""
     if not isinstance(node, ast.Name) or node.id not in scope.bindings:
         return node
     binding = scope.bindings[node.id]
@@ -176,7 +180,8 @@ def _argument_names(given: object) -> list[str]:
 def _unwrap_param(
     row: ast.expr | list[ast.expr],
 ) -> tuple[ast.expr | list[ast.expr], list[ast.expr] | None, str | None]:
-    """Return a row with its cells and its id, if it is a `pytest.param`; otherwise with None for both."""
+    """Return a row of a parametrised test as (row, cells, id). Cells and id are read from a `pytest.param(...)` call,
+    whose id is None if it gives none. For a row that is no call, both are None."""
     if not isinstance(row, ast.Call):
         return row, None, None
     keywords = {keyword.arg: keyword.value for keyword in row.keywords}

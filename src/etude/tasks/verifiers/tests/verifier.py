@@ -32,7 +32,8 @@ from etude.tasks.verifiers.tests.running import run_exam
 from etude.tasks.verifiers.tests.suite import is_in_the_way, read_suite, test_files
 
 PROOF = 4.0
-"""CPU time limit of the trial runs, as a multiple of the suite's own limit."""
+"""CPU time limit of a trial run with the solution, as a multiple of the suite's own limit. A trial run without the
+solution may take the same multiple of the time that the solution took, plus a second."""
 
 
 class TestsVerifier:
@@ -129,7 +130,10 @@ class TestsVerifier:
     async def _prove(
         self, context: GradingContext, bare: Mapping[str, bytes], whole: Mapping[str, bytes], solution: Change
     ) -> Pool:
-        """`bare` and `whole` are the test files without remarks and with them."""
+        """Run the trial runs and return the pool: the tests in which a grading may alter or withhold expected values.
+
+        `bare` and `whole` are the test files without and with their remarks (comments and docstrings). The pool is made
+        from `bare` if the solution passes the suite in that form."""
         # These runs are not part of the verdict: they use the usual conditions, and their CPU time is not recorded.
         apart = replace(context, conditions=USUAL, cpu_seconds=[])
         longest = PROOF * self.suite.config.seconds

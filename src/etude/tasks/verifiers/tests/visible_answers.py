@@ -10,13 +10,16 @@ from etude.tasks.verifiers.tests.bindings import module_scope
 from etude.tasks.verifiers.tests.constants import Evaluator, NotConstant
 
 _STEPS, _STEPS_PER_BYTE = 1_000, 16
-"""Steps of evaluation for a file, and for each of its bytes."""
+"""Limit on the work of evaluating a file's constant expressions, in an Evaluator's steps: a number per file, and one
+for each of the file's bytes."""
 
 
 def visible_values(
     compared: ast.expr, rounds: Sequence[Mapping[str, object]], values: Sequence[object]
 ) -> frozenset[str]:
-    """Return reprs of values that the compared expression contains too: code may return a part of its input."""
+    """Return the reprs of those expected `values` that also occur in `compared`, the expression that a test compares
+    with them. They are easy to guess, because code may return a part of its input. `values` and `rounds` (the known
+    names) have one entry per loop iteration or parametrised row."""
     found = zip(rounds, values, strict=True)
     return frozenset(
         repr(value)
@@ -69,7 +72,8 @@ def _parts(whole: object) -> Iterator[object]:
 
 
 def _known(whole: ast.AST, names: Mapping[str, object], evaluator: Evaluator) -> Iterator[tuple[ast.expr, object]]:
-    """Yield the expression and its value or, if it cannot be evaluated, its largest parts that can be, with theirs."""
+    """Yield (expression, value) for the whole expression or, if it cannot be evaluated, for the largest of its parts
+    that can."""
     waiting = [whole]
     while waiting:
         node = waiting.pop()

@@ -37,21 +37,22 @@ class ReportingRewrite:
         return [edit for edit in _blanks(self.sites.values()) if not _is_within(edit, self.function)]
 
     def id_in_box(self, ids: Ids, test: str) -> str:
-        """Return the id in the box of a test that has the id `test` without the rewrite."""
+        """Return the id that a test has in the box, where its row may be renamed. `test` is its id without the
+        rewrite."""
         for site in self.sites.values():
             if site.renamed and (row := site.row_of(ids.row(test))) is not None:
                 return f"{ids.address(test)}[{row_name(row)}]"
         return test
 
     def withheld(self, ids: Ids, test: str) -> tuple[Withheld, ...]:
-        """Return the comparisons made outside the box for the test with this id of the task's."""
+        """Return the comparisons that are made outside the box for one test. `test` is its id without the rewrite."""
         return tuple(Withheld(key, _values(site, ids, test)) for key, site in self.sites.items())
 
 
 def with_matching_rows(function: TestFunction, tests: Collection[str], ids: Ids) -> TestFunction:
-    """Return the function without the sites of a parametrised test whose rows do not match `tests`: each id must name
-    exactly one row, and no two the same row. Sites that can be withheld only together with an omitted one are omitted
-    too."""
+    """Return the function with some of its sites (assertions that expect a value) omitted. A site with a value for each
+    row of a parametrised test stays only if each id in `tests` names exactly one row, and no two ids the same row.
+    Sites that can be withheld only together with an omitted one are omitted too."""
     row_ids = [ids.row(test) for test in tests]
 
     def fits(site: Site) -> bool:
@@ -63,15 +64,16 @@ def with_matching_rows(function: TestFunction, tests: Collection[str], ids: Ids)
 
 
 def without_outside_edits(function: TestFunction) -> TestFunction:
-    """Return the function without the sites that can be withheld only by edits outside it, or only together with one of
-    these."""
+    """Return the function without the sites (assertions that expect a value) that can be withheld only by edits outside
+    the function. Sites that can be withheld only together with an omitted one are omitted too."""
     kept = [site for site in function.sites if not edits_outside(site, function)]
     return replace(function, sites=tuple(consistent_sites(kept, function.sites)))
 
 
 def consistent_sites(kept: Iterable[Site], every: Iterable[Site]) -> list[Site]:
-    """Return the sites in `kept` whose values can be withheld while all others in `every` stay unchanged. Withholding
-    may remove text outside a site. If a site that stays needs this text, the value is not withheld."""
+    """Return the sites (assertions that expect a value) in `kept` whose values can be withheld while all other sites in
+    `every` stay unchanged. Withholding a site's value may remove text outside the site. If a site that stays unchanged
+    needs this text, the value is not withheld."""
     kept, every = list(kept), list(every)
     needed = {edit for site in every if site not in kept for edit in site.blanks}
     left = [site for site in kept if needed.isdisjoint(site.blanks)]
@@ -79,7 +81,8 @@ def consistent_sites(kept: Iterable[Site], every: Iterable[Site]) -> list[Site]:
 
 
 def edits_outside(site: Site, function: TestFunction) -> bool:
-    """Return whether withholding a site's expected value takes edits outside the test function."""
+    """Return whether withholding the expected value of `site`, an assertion of this test function, takes edits outside
+    the function."""
     return not all(_is_within(edit, function) for edit in site.blanks)
 
 

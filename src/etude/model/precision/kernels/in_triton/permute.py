@@ -21,11 +21,12 @@ from etude.model.precision.kernels.in_triton.bits import wide, words_for
 from etude.model.precision.kernels.in_triton.launch import on_device, words
 
 STRIDE = 1024
-"""Numbers of a row that a program processes per loop iteration."""
+"""Number of elements of a row that a Triton program processes per loop iteration."""
 
 
 def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
-    """Copy tokens [N, D] to their rows [R, D], one per expert of a token, multiplied by the pair's gate if given."""
+    """Copy tokens [N, D] to rows [R, D], one row for each expert of a token. If gates are given, a row is multiplied by
+    the gate (routing weight) of its token and expert."""
     x_nd = x_nd.contiguous()
     rows, width = placement.token_r.numel(), x_nd.shape[1]
     out = x_nd.new_empty(rows, width)
@@ -48,7 +49,8 @@ def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) 
 
 
 def unpermute(y_rd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
-    """Sum the rows [R, D] of each token to [N, D], weighted by the gates if given."""
+    """Sum the rows [R, D] of each token, one for each of its experts, to tokens [N, D]. If gates (routing weights) are
+    given, the sum is weighted by them."""
     y_rd = y_rd.contiguous()
     (tokens, choices), width = placement.row_nk.shape, y_rd.shape[1]
     out = y_rd.new_empty(tokens, width)

@@ -184,8 +184,8 @@ def _by_rows(x: Tensor, up: Tensor | None, format: str, outer: Tensor | None) ->
 
 
 def _given(x: Tensor, up: Tensor | None, block: int, format: str) -> tuple[Tensor, Tensor]:
-    """Check that a kernel can quantise x or, with `up`, silu(x) * up. Return the bits of both as integers; without
-    `up`, those of x twice."""
+    """Check that a kernel can quantise x or, if `up` is given, silu(x) * up. Return x and `up` with their bits as
+    integers; without `up`, x stands in its place."""
     if up is not None and (x.dtype != torch.bfloat16 or up.dtype != torch.bfloat16 or up.shape != x.shape):
         raise CannotQuantise(
             f"SwiGLU takes two bf16 tensors of one shape, not {_description(x)} and {_description(up)}"
