@@ -30,8 +30,8 @@ class Supervised:
     ) -> None:
         self.remote, self.restarts = remote, restarts
         self.incarnation = 1
-        """Number of the service's current start, from 1. A caller that finds the service dead passes the number of the
-        start that died to `heal`. So `heal` restarts the service only once for all callers."""
+        """How often the service has been started. A caller that finds the service dead gives `heal` the number that it
+        saw, so that `heal` restarts the service only once, however many callers report the same death."""
         self.used = 0
         """Number of restarts so far."""
         self.local_pid: int | None = None

@@ -45,8 +45,8 @@ class Pieces:
     """For each token, its index in `tokens_pq` when that is flattened. It picks the token's result from the results of
     all pieces."""
     piece_n: Tensor
-    """Index of the piece in each (piece, chunk) pair. Padding pairs, which fill up the last matmul, have piece 0 and
-    are not in `pairs_pc`."""
+    """For each (piece, chunk) pair, the piece's index. At the end are padding pairs, which fill up the last matmul:
+    they have piece 0, and `pairs_pc` does not hold them."""
     keys_ns: Tensor
     """For each (piece, chunk) pair, the indices of the chunk's keys in the flat list of all latents."""
     hidden_nqs: Tensor

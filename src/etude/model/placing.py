@@ -85,7 +85,8 @@ class Spread(torch.autograd.Function):
 
 
 class Gather(torch.autograd.Function):
-    """Take the row of each token-expert pair, in order of the pairs. Pairs share no rows, so gradients are copied."""
+    """Take, for each token-expert pair, the row of `y` that holds its values. No row belongs to two pairs, so the
+    backward pass copies gradients and adds nothing up."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, row_of_pair: Tensor) -> Tensor:

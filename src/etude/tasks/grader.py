@@ -150,8 +150,8 @@ class Grader:
         """Find out whether a change is to blame for the error in which its grading ended, and return the final verdict.
 
         The reference solution is graded first. If that ends in an error too, the change is not to blame: the verdict
-        remains `error`, or our `bug` is raised. Otherwise the change is graded again. The first repetition that cannot
-        be blamed on the change gives the verdict. After REPEATS repetitions the verdict is `fail`.
+        remains `error`, or our `bug` is raised. Otherwise the change is graded again, at most REPEATS
+        times. The first repetition that ends in no such error gives the verdict. If all do, the verdict is `fail`.
         """
         reference = await asyncio.to_thread(_reference_change, loaded)
         for _ in range(REPEATS):

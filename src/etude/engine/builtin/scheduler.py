@@ -27,8 +27,8 @@ from etude.engine.builtin.prefix import Match, PrefixTable
 from etude.engine.protocol import EngineError, GenerateRequest, IntArray
 
 WORTH_A_STEP = 16
-"""Number of tokens that waiting must save for a request to wait one step for a prefix that another request is about to
-compute. They are counted beyond those that the best prefix in the cache saves."""
+"""A request waits one step for a prefix that another request is about to compute if this prefix saves it at least so
+many tokens more than the best prefix in the cache."""
 TOKENS_AT_ONCE = 8192
 """Maximum number of prompt tokens prefilled per step, but at least one prompt. More would delay decoding rows."""
 

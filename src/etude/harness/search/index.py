@@ -150,8 +150,8 @@ class Index:
 
 
 def _as_it_is_searched(text: bytes) -> bool:
-    """Return whether ripgrep searches exactly these bytes, without decoding them, and they contain no non-ASCII
-    character that matches an ASCII letter. Otherwise a signature could miss a match."""
+    """Return whether a signature of these bytes misses no match: ripgrep searches them without decoding, and they
+    contain no non-ASCII character that equals an ASCII letter if case is ignored."""
     if text.startswith(_MARKS):
         return False
     return text.isascii() or not any(each in text for each in _FOLDING)

@@ -90,7 +90,8 @@ def _scale(absmax: Tensor) -> Tensor:
 
 
 def _block_scales(x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """Return x as rows padded to a multiple of 128, and its blocks' scales [..., ceil(M / rows), ceil(K / 128)]."""
+    """Return x [..., M, K] as a matrix whose rows are padded to a multiple of 128 values, and the scales
+    [..., ceil(M / rows), ceil(K / 128)] of its blocks of `rows` x 128."""
     if x.dim() < 2:
         raise CannotQuantise(f"block FP8 needs a matrix; the shape is {tuple(x.shape)}")
     padded = rows_of(_filled_up(x), BLOCK, "block FP8")

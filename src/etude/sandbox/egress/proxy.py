@@ -46,7 +46,7 @@ class ConnectionLimit:
         taken = max(soft, min(hard, _DESCRIPTORS))
         resource.setrlimit(resource.RLIMIT_NOFILE, (taken, hard))
         self.maximum = taken // 8
-        """Maximum number of open connections: an eighth of the descriptors, since each connection takes two."""
+        """Maximum number of open connections. Each takes two descriptors, so together they use a quarter of them."""
         self.count = 0
 
 

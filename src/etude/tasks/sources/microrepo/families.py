@@ -33,7 +33,7 @@ class Family:
     body: str
     """Source of the function without the def line, indented once."""
     split_group: str
-    """Name that decides the split. Families that a single bug can turn into each other share it."""
+    """Name that decides the split. Two families have the same one if a single bug can turn one into the other."""
 
     @property
     def split(self) -> Split:

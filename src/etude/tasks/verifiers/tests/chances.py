@@ -135,7 +135,8 @@ def of_size(size: float) -> float:
 
 
 def digits_of(value: float) -> float:
-    """Return the size of an int (at most 10^9), or of the number that a float's first digits form without the point."""
+    """Return an int without its sign, at most 10^9; of a float, the first digits without the point, such as 125 for
+    1.25."""
     if isinstance(value, int):
         return min(abs(value), 10**9)
     if not math.isfinite(value):

@@ -95,8 +95,8 @@ class _Tried:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """Result of a trial: the tests with the values that can be altered or withheld from the box, and what the unsolved
-    code (the unchanged workspace) reports."""
+    """Result of a trial: the tests, each with those of its values that can be altered or be withheld from the box, and
+    what the unsolved code (the unchanged workspace) reports."""
 
     found: tuple[AlterableTest, ...] = ()
     unsolved: Mapping[TestPath, Unsolved] = field(default_factory=dict)
