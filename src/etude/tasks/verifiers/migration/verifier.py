@@ -54,8 +54,8 @@ class MigrationVerifier:
 
     @property
     def sealed(self) -> bool:
-        """Whether the verdict is sealed (safe against forgery). This depends on the tests alone: the check of the source
-        runs outside the box and cannot be forged."""
+        """Whether the verdict is sealed (safe against forgery). This depends on the tests alone: the check of the
+        source runs outside the box and cannot be forged."""
         return self._tests.sealed
 
     def protects(self, path: str) -> bool:
