@@ -67,6 +67,15 @@ while True:
     one.send(bytes(50_000))
     other.recv(50_000)
 """,
+    "switches": """
+one, other = os.pipe(), os.pipe()
+try:
+    if os.fork() == 0: one, other = other, one
+    else: os.write(one[1], b'x')
+except OSError: other = one  # No more processes: it talks to itself.
+while True:
+    os.write(one[1], os.read(other[0], 1) or b'x')
+""",
     "output": "while True: os.write(1, bytes(65536))",
 }
 """Programs that each of a box's processes runs."""

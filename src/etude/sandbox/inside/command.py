@@ -18,6 +18,8 @@ from etude.sandbox.inside.wire import Header
 Send = Callable[[Header, bytes], None]
 PIPE_BYTES = 1 << 20
 CHUNK = 1 << 16
+_PAUSE = 0.001
+"""Seconds between two reads of an output that is always full. Pid 1 would else be busy with it all the time."""
 
 
 class Command:
@@ -42,9 +44,9 @@ class Command:
     # -- its output
 
     def take_output(self, number: int) -> None:
-        """Read the output that is available, at most 16 * CHUNK bytes. At the end of the stream, stop watching the
-        descriptor `number`."""
-        for _ in range(16):  # Bounded: a command that prints without end must not delay pid 1's deadlines.
+        """Read the output that is available, at most PIPE_BYTES; if there is more, go on after a pause. At the end of
+        the stream, stop watching the descriptor `number`."""
+        for _ in range(PIPE_BYTES // CHUNK):  # Bounded: endless output must not delay pid 1's deadlines.
             try:
                 data = os.read(number, CHUNK)
             except BlockingIOError:
@@ -53,6 +55,9 @@ class Command:
                 self.events.forget(number)
                 return
             self.add_output(number, data)
+            if len(data) < CHUNK:
+                return
+        self.events.pause_reading(number, _PAUSE)
 
     def take_rest(self, number: int) -> None:
         """Read the remaining output and close the descriptor. At most PIPE_BYTES are read, since a process of another
