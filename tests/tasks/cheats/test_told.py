@@ -67,7 +67,7 @@ EDITS = {
     ("python", "seconds"): (SECONDS, RIGHT),
     ("node", "seconds"): (NODE_SECONDS, NODE_RIGHT),
 }
-LANGUAGES = ("python", "node")
+LANGUAGES = ("python", pytest.param("node", marks=pytest.mark.slow))
 LINES = (45, 71, 99, 131, 162, 230, 333, 404, 450, 517)
 Suite = tuple[dict[str, list[str]], list[str]]
 """Tests by name, each with the lines of its body, and which of them fail."""
