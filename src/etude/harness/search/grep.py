@@ -77,11 +77,12 @@ class Grep:
         """Return the matching lines in the files of `scope`. Raises BadPattern and SearchFailed. `changed` maps paths
         to contents in memory that replace those on disk; None stands for a deleted file."""
         place = Path(os.fsdecode(self.root))
-        found = Found([])
         if not scope.below or (place / scope.below).exists():
             with self._lock:
                 only = None if self._is_beyond(scope) else self._only(need_of(pattern), globs, seconds)
             found = self.ripgrep.search(self.root, pattern, globs=globs, only=only, scope=scope, seconds=seconds)
+        else:  # In no file, so that a bad pattern is told all the same.
+            found = self.ripgrep.search(self.root, pattern, only=(), seconds=seconds)
         if not changed:
             return found
         return search_over(found, self.ripgrep, place, changed, pattern, globs=globs, scope=scope, seconds=seconds)
