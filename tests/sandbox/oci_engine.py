@@ -72,6 +72,7 @@ class OwnEngine:
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *self.service()],
+                cwd=self.folder,  # Where it runs, it notes that a container was out of memory.
                 env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
