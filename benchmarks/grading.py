@@ -70,9 +70,10 @@ def suite_task(folder: Path, seconds: float) -> Task:
     Three of the tests cover the change that the task asks for."""
     parts, ids = [], [f"test_prices.TotalTest.test_of_{number}" for number in range(10)]
     for number in range(10):
-        call, wanted = (
-            (f"prices.total([{number}, 70], 2)", number + 68) if number % 4 == 1 else ("prices.most([3, 9])", 9)
-        )
+        prices, discount = [37 * number + 211, 1709], 17 * number + 5  # Sums that nobody guesses.
+        call, wanted = "prices.most([3, 9])", 9
+        if number % 4 == 1:
+            call, wanted = f"prices.total({prices}, {discount})", sum(prices) - discount
         parts.append(TEST.format(number=number, seconds=seconds * (number + 1) / 55, call=call, wanted=wanted))
     task = Task(folder.name, "mend the total", "debugging", Split.TRAIN, folder.name, "op", folder)
     task.verifier = {"type": "tests", "runner": "unittest", "python": PYTHON}
