@@ -56,6 +56,7 @@ bench: setup              ## make bench NAME=deltas [RECORD=1]: one benchmark, o
 	@test -n "$(NAME)" || { echo "usage: make bench NAME=...; there are: $$(ls benchmarks/[a-z]*.py benchmarks/claims/[a-z]*.py | grep -v /table.py | sed 's:benchmarks/::; s:\.py::' | tr '\n' ' ')"; exit 2; }
 	@test -f "benchmarks/$(NAME).py" || { echo "there is no benchmarks/$(NAME).py"; exit 2; }
 	@RECORD=$(RECORD) $(PY) benchmarks/$(NAME).py
+	@test -z "$(filter-out 0,$(RECORD))" || $(PY) benchmarks/results.py >&2
 
 compare: setup            ## make compare REV=... NAMES="engine grading": benchmarks of an older commit and of this tree, in turn
 	@test -n "$(REV)" -a -n "$(NAMES)" || { echo 'usage: make compare REV=HEAD~1 NAMES="engine grading" [ROUNDS=1]'; exit 2; }
