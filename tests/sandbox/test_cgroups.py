@@ -23,7 +23,7 @@ from etude.sandbox.embedded.cgroups import BoxCgroup, Cgroups, Hierarchy, find_h
 from etude.sandbox.embedded.cgroups.files import V2, set_limits
 from etude.sandbox.embedded.cgroups.finding import own_cgroup, read_mounts
 from etude.sandbox.embedded.cgroups.owners import PREFIX, locked_folder, remove_dead
-from etude.sandbox.inside.memory import MemoryEvents
+from etude.sandbox.inside.memory import CgroupMemory
 
 HAVE = bool(find_hierarchies())
 needs_cgroups = pytest.mark.skipif(not HAVE, reason="this user gets no cgroups here; `etude sandbox doctor` says why")
@@ -67,12 +67,14 @@ def test_version_2_is_set_by_its_own_names(tmp_path: Path) -> None:
     assert (tmp_path / "memory.max").read_text() == str(5 << 20)
     assert (tmp_path / "pids.max").read_text() == "7"
     box = BoxCgroup([(hierarchy, tmp_path)])
-    with box.open_entry_files() as (_, number):
-        events = MemoryEvents(number)
-        assert not events.oom_killed()
+    (tmp_path / "memory.stat").write_text("anon 4096\nfile 90000\nfile_mapped 8192\nshmem 50000\n")
+    with box.open_entry_files() as (_, *files):
+        memory = CgroupMemory((files[0], files[1]))
+        assert memory.process_bytes() == 4096 + 8192
+        assert not memory.oom_killed()
         (tmp_path / V2.events).write_text("oom 3\noom_kill 1\n")
-        assert events.oom_killed()
-        assert not events.oom_killed(), "asked once, told once"
+        assert memory.oom_killed()
+        assert not memory.oom_killed(), "asked once, told once"
     assert box.memory_bytes() == 4096
 
 
@@ -114,7 +116,7 @@ def test_folders_come_and_go_with_their_owner() -> None:
         ours.create("one", memory_bytes=64 << 20, processes=9)
     enter = [sys.executable, "-c", "import os, sys; [os.write(int(n), b'0') for n in sys.argv[1:]]; input()"]
     with box.open_entry_files() as given:
-        doors = given[:-1] if box.limits_memory else given
+        doors = given[:-2] if box.limits_memory else given
         inside = subprocess.Popen([*enter, *map(str, doors)], pass_fds=doors, stdin=subprocess.PIPE)
     with inside:
         while not all(

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 
 from etude.sandbox.inside.background import Ring
 from etude.sandbox.inside.init import Init, OwnerGone
-from etude.sandbox.inside.memory import MemoryEvents
+from etude.sandbox.inside.memory import CgroupMemory
+from etude.sandbox.inside.processes import Usage
 
 
 @pytest.mark.parametrize(
@@ -22,12 +25,55 @@ def test_an_owner_that_leaves_before_an_answer_is_not_an_error_to_answer_with(
     ours, theirs = socket.socketpair()
     line = theirs.fileno(), theirs.fileno()
     message = {"limits": {}, "env": {}, "workdir": str(tmp_path), "single_id": 0, "user": "root"}
-    init = Init(line, message, many_ids=False, memory=MemoryEvents(None))
+    init = Init(line, message, many_ids=False, memory=CgroupMemory(None))
     init.limits |= {"memory_mb": 64, "cpu_seconds": 1}
     ours.close()
     with pytest.raises(OwnerGone):
         work(init)
     theirs.close()
+
+
+def test_a_box_without_memory_is_not_asked_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listing processes takes memory. Just after the kernel has killed a process that held it all, it would kill pid 1
+    next."""
+    files = {name: tmp_path / name for name in ("events", "stat")}
+    files["events"].write_text("oom_kill 0\n")
+    files["stat"].write_text("anon 0\n")
+    asked: list[str] = []
+
+    class Running:
+        mark, cpu_in_time_until = "", time.monotonic() + 60
+
+        def kill(self, limit: str) -> None:
+            asked.append(limit)
+
+    def measure() -> list[Usage]:
+        asked.append("measure")
+        return [Usage("", 0.5, 1 << 20)]
+
+    ours, theirs = socket.socketpair()
+    message = {"limits": {"memory_mb": 64, "cpu_seconds": 1}, "env": {}, "workdir": "/", "single_id": 0}
+    with ours, theirs, ExitStack() as stack:
+        events, stat = (stack.enter_context(file.open("rb")).fileno() for file in files.values())
+        line = theirs.fileno(), theirs.fileno()
+        init = Init(line, message, many_ids=False, memory=CgroupMemory((events, stat)))
+        running = Running()
+        init.commands = {1: running}  # type: ignore[dict-item]
+        monkeypatch.setattr(init, "measure", measure)
+        init.check_usage()
+        assert asked == [], "nothing to find"
+        files["events"].write_text("oom_kill 1\n")
+        init.check_usage()
+        assert asked == [], "the killed process may still hold the memory"
+        init.check_usage()
+        assert asked == ["measure", "memory"]
+        files["stat"].write_text(f"anon {60 << 20}\nfile_mapped {5 << 20}\n")
+        init.check_usage()
+        assert asked[2:] == ["measure"], "too much is mapped, if not by whom it seemed"
+        files["stat"].write_text("anon 0\n")
+        running.cpu_in_time_until = 0
+        init.check_usage()
+        assert asked[3:] == ["measure"], "the command may have used up its CPU time"
 
 
 @given(st.integers(1, 20), st.lists(st.one_of(st.binary(max_size=30), st.integers(0, 60)), max_size=12))

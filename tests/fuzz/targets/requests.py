@@ -14,7 +14,7 @@ from tests.fuzz.targets.values import TEXTS, mostly, record, written
 from tests.fuzz.temporary import fresh_folder
 
 from etude.sandbox.inside import files, init, kernel, wire
-from etude.sandbox.inside.memory import MemoryEvents
+from etude.sandbox.inside.memory import CgroupMemory
 
 _SECRET = b"what is beside the box's root"
 _FILE_REQUESTS = ("read", "write", "list", "layout", "read_tree", "check_tree", "write_tree")
@@ -78,7 +78,7 @@ def _run(data: bytes) -> str:
     with ours, theirs, _as_root_of_a_box(root):
         ours.setblocking(False)
         message = {"limits": _LIMITS, "workdir": str(root / "work"), "env": {}, "single_id": os.geteuid()}
-        pid1 = _Pid1((theirs.fileno(), theirs.fileno()), message, many_ids=False, memory=MemoryEvents(None))
+        pid1 = _Pid1((theirs.fileno(), theirs.fileno()), message, many_ids=False, memory=CgroupMemory(None))
         outcome, said = _served(pid1, data, ours)
         assert len(os.listdir("/proc/self/fd")) <= opened + 1, "descriptors are left open"  # noqa: PTH208
     assert _SECRET not in said, "a file outside was read"

@@ -28,6 +28,8 @@ class Command:
         self.began = time.monotonic()
         self.deadline = self.began + launch.timeout
         self.check_at = min(self.deadline, self.began + 0.05)
+        self.cpu_in_time_until = self.began
+        """Before this time, the command cannot have used up its CPU seconds, on however many CPUs it runs."""
         self.limit = ""
         self.pid = self.pidfd = -1
         # The mark is a UTS namespace. Pid 1 enters it first, so the command is in it from its first instruction. The

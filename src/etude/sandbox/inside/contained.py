@@ -21,7 +21,7 @@ import sys
 from typing import Any
 
 from etude.sandbox.inside import content, files, init, kernel, processes, seccomp, spawn, walk, wire
-from etude.sandbox.inside.memory import MemoryEvents
+from etude.sandbox.inside.memory import CgroupMemory
 
 _FIRST_FREE = 10
 _NO_FOLDER = (errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -207,4 +207,4 @@ def main() -> None:
         step = getattr(error, "step", "machine" if isinstance(error, KeyError) else "box")
         os.write(channel[1], wire.pack({"ready": False, "error": str(error), "step": step}))
         return
-    init.run(channel, message, program, many_ids=True, memory=MemoryEvents(None), kind=ContainerInit)
+    init.run(channel, message, program, many_ids=True, memory=CgroupMemory(None), kind=ContainerInit)

@@ -19,13 +19,14 @@ from etude.sandbox.inside.background import Background, PendingPoll
 from etude.sandbox.inside.command import Command
 from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.foreground import Foreground
-from etude.sandbox.inside.memory import MemoryEvents, detached_bytes, netlink_bytes, retry_on_enomem
+from etude.sandbox.inside.memory import CgroupMemory, NetlinkAnswers, detached_bytes, retry_on_enomem
 from etude.sandbox.inside.users import MAX_ID, Users
 
 PYTHON_SIGNALS = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that the Python interpreter handles or ignores by default."""
 WATCH_SECONDS = 0.05
 _CHUNK = 1 << 18
+_CPUS = os.cpu_count() or 1
 _DEFERRED = ("exec", "start", "write", "write_tree", "stats")
 """Requests that wait while the box is frozen, because they change files or examine processes."""
 
@@ -54,7 +55,7 @@ def run(
     program: bytes,
     *,
     many_ids: bool,
-    memory: MemoryEvents,
+    memory: CgroupMemory,
     kind: type[Init] | None = None,
 ) -> None:
     """Install the seccomp filter `program`, and serve until the owner closes the connection. `channel` is (descriptor
@@ -86,9 +87,11 @@ class OwnerGone(Exception):
 
 
 class Init:
-    def __init__(self, channel: tuple[int, int], message: wire.Header, *, many_ids: bool, memory: MemoryEvents) -> None:
+    def __init__(self, channel: tuple[int, int], message: wire.Header, *, many_ids: bool, memory: CgroupMemory) -> None:
         self.requests, answers = channel
-        self.memory = memory
+        self.memory, self.netlink = memory, NetlinkAnswers()
+        self.killed_by_kernel = False
+        """Whether the kernel has killed a process for lack of memory, and no command has been ended for it yet."""
         self.message, self.limits = message, message["limits"]
         self.workdir: str = message["workdir"]
         self.began = time.monotonic()
@@ -353,6 +356,7 @@ class Init:
             command.release()
             raise
         else:
+            command.cpu_in_time_until = command.began + self.limits["cpu_seconds"] / _CPUS
             self.commands[command.number] = command
             self.events.read(command.pidfd, lambda: self.finish(command))
 
@@ -399,8 +403,12 @@ class Init:
         del self.commands[command.number]
         retry_on_enomem(lambda: self.kill_descendants(command))
         self.remove_left_memory()
-        if os.waitstatus_to_exitcode(status) in (-signal.SIGKILL, 128 + signal.SIGKILL) and self.memory.oom_killed():
+        killed = self.memory.oom_killed() or self.killed_by_kernel
+        if killed and os.waitstatus_to_exitcode(status) in (-signal.SIGKILL, 128 + signal.SIGKILL):
             command.limit = command.limit or "memory"
+            killed = False
+        # If other commands run, the killed process may have been theirs.
+        self.killed_by_kernel = killed and bool(self.commands)
         command.finish(status)
 
     def kill_descendants(self, command: Command) -> None:
@@ -447,14 +455,27 @@ class Init:
 
     def check_usage(self) -> None:
         """Kill each command that exceeds its CPU time, and the one that uses most memory if the box exceeds its memory
-        limit."""
+        limit.
+
+        Listing processes takes memory from the box. Where a cgroup enforces the limit, it is done only if there is a
+        reason, and not at once after the kernel has killed a process: until that one has freed its memory, the kernel
+        would kill pid 1 next."""
+        most, now = self.limits["memory_mb"] << 20, time.monotonic()
+        waiting = self.netlink.size()
+        if self.memory.enforced and not self.killed_by_kernel:
+            self.killed_by_kernel = self.memory.oom_killed()
+            in_time = all(now < command.cpu_in_time_until for command in self.commands.values())
+            if self.killed_by_kernel or (in_time and self.memory.process_bytes() + waiting <= most):
+                return
         usage = self.measure()
-        used = sum(process.memory for process in usage) + netlink_bytes()
+        used = sum(process.memory for process in usage) + waiting
         used += 0 if self.memory.enforced else detached_bytes()
-        full = self.memory.oom_killed() or used > self.limits["memory_mb"] << 20
+        full, self.killed_by_kernel = self.killed_by_kernel or used > most, False
         for command in self.commands.values():
             own = [process for process in usage if process.mark == command.mark]
-            if sum(process.cpu_seconds for process in own) > self.limits["cpu_seconds"]:
+            left = self.limits["cpu_seconds"] - sum(process.cpu_seconds for process in own)
+            command.cpu_in_time_until = now + left / _CPUS
+            if left < 0:
                 command.kill("cpu")
         if full and self.commands:
             largest = max(

@@ -1,10 +1,9 @@
-"""Finds the memory of a box that no process has mapped, and the kernel's out-of-memory kills in the box's cgroup.
+"""Reads what a box's cgroup tells of its memory, and finds memory that no process has mapped.
 
 If a cgroup enforces the memory limit, the kernel counts all memory of the box except answers that wait in netlink
-sockets. This module then reads only the size of these answers and the number of kills. Without such a cgroup, it also
-searches for the two kinds of memory that have no limit of their own: unnamed files (memfd) that a process holds open,
-and System V segments that no process is attached to. The kernel never refuses such memory, so an excess is detected
-only at the next check.
+sockets. Without such a cgroup, this module also searches for the two kinds of memory that have no limit of their own:
+unnamed files (memfd) that a process holds open, and System V segments that no process is attached to. The kernel never
+refuses such memory, so an excess is detected only at the next check.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from collections.abc import Callable
 
 _SEGMENTS = "/proc/sysvipc/shm"
 _NETLINK = "/proc/net/netlink"
+_PROCESS_FIELDS = (b"anon", b"file_mapped", b"total_rss", b"total_mapped_file")
+"""Fields of memory.stat, of cgroups of version 2 and 1."""
 
 
 def retry_on_enomem(act: Callable[[], None], seconds: float = 5.0) -> None:
@@ -34,18 +35,27 @@ def retry_on_enomem(act: Callable[[], None], seconds: float = 5.0) -> None:
         time.sleep(0.001)
 
 
-class MemoryEvents:
-    """Counter of the kernel's out-of-memory kills in the box's cgroup."""
+class CgroupMemory:
+    """What the box's cgroup tells about its memory. Its files stay open, so that reading them takes no memory from the
+    box, which may have none left."""
 
-    def __init__(self, number: int | None) -> None:
-        """`number` is a descriptor of the memory-events file of the box's cgroup, which the box itself cannot open.
-        None if no cgroup limits memory."""
-        self._number, self._seen = number, 0
+    def __init__(self, files: tuple[int, int] | None) -> None:
+        """`files` are descriptors of the cgroup's memory-events and memory.stat files, which the box itself cannot
+        open. None if no cgroup limits memory."""
+        self._files, self._seen = files, 0
         self._seen = self._kills()
 
     @property
     def enforced(self) -> bool:
-        return self._number is not None
+        return self._files is not None
+
+    def process_bytes(self) -> int:
+        """Bytes that the box's processes have mapped, at least: private memory, mapped files and shared memory. The
+        kernel's sum may lag behind by 64 pages for each CPU."""
+        if self._files is None:
+            return 0
+        rows = (line.partition(b" ") for line in os.pread(self._files[1], 1 << 14, 0).splitlines())
+        return sum(int(value) for name, _, value in rows if name in _PROCESS_FIELDS)
 
     def oom_killed(self) -> bool:
         """Whether the kernel has killed a process of the box since the last call. The kernel kills a single process;
@@ -54,9 +64,9 @@ class MemoryEvents:
         return self._seen > before
 
     def _kills(self) -> int:
-        if self._number is None:
+        if self._files is None:
             return 0
-        for line in os.pread(self._number, 4096, 0).splitlines():
+        for line in os.pread(self._files[0], 4096, 0).splitlines():
             name, _, value = line.partition(b" ")
             if name == b"oom_kill":
                 return int(value)
@@ -95,12 +105,18 @@ def detached_bytes() -> int:
         return detached_bytes_in(file.read())
 
 
-def netlink_bytes() -> int:
-    """Bytes of answers that no process has read yet from the box's netlink sockets."""
-    with open(_NETLINK) as file:
-        head, *rows = (line.split() for line in file)
-    size = head.index("Rmem")
-    return sum(int(row[size]) for row in rows)
+class NetlinkAnswers:
+    """Answers that no process has read yet from the box's netlink sockets. The kernel's table of them stays open, like
+    the files of the cgroup."""
+
+    def __init__(self) -> None:
+        self._table = open(_NETLINK, "rb", buffering=0)  # noqa: SIM115 - open until pid 1 ends
+
+    def size(self) -> int:
+        self._table.seek(0)
+        head, *rows = (line.split() for line in self._table.read().splitlines())
+        size = head.index(b"Rmem")
+        return sum(int(row[size]) for row in rows)
 
 
 def detached_bytes_in(table: str) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from etude.sandbox.inside import init, kernel, kernel_shares, network, processes, wire
 from etude.sandbox.inside.box_ids import BoxIds
-from etude.sandbox.inside.memory import MemoryEvents
+from etude.sandbox.inside.memory import CgroupMemory
 from etude.sandbox.inside.zygote_root import HOSTNAME, SHM_MB, ZygoteSettings, write_ids
 
 TYPE_CHECKING = False  # As in wire.py.
@@ -147,17 +147,18 @@ def _become_pid_1(settings: ZygoteSettings, kind: Kind, ids: BoxIds, control_fd:
         if data:
             control.close()
             message = json.loads(data)
-            events = numbers.pop() if message["memory_held"] else None
-            for number in (numbers[0], events):
-                if number is not None:
+            channel, *entries = numbers
+            stat, events = (entries.pop(), entries.pop()) if message["memory_held"] else (-1, -1)
+            for number in (channel, stat, events):
+                if number >= 0:
                     os.set_inheritable(number, False)
-            for entry in numbers[1:]:
+            for entry in entries:
                 os.write(entry, b"0")
                 os.close(entry)
             # From here on, the box's own cgroup looks like the root of the cgroup tree.
             kernel.unshare(kernel.CLONE_NEWCGROUP, "namespaces")
-            memory = MemoryEvents(events)
-            init.run((numbers[0], numbers[0]), message, program, many_ids=settings.many_ids, memory=memory)
+            memory = CgroupMemory((events, stat) if message["memory_held"] else None)
+            init.run((channel, channel), message, program, many_ids=settings.many_ids, memory=memory)
     except BaseException:  # noqa: BLE001 - the zygote's code must not continue in this process
         sys.excepthook(*sys.exc_info())
     finally:

@@ -39,8 +39,8 @@ class BoxCgroup:
     @contextlib.contextmanager
     def open_entry_files(self) -> Iterator[list[int]]:
         """Yield descriptors of the entry files. By writing to them, a process that cannot see the cgroup's folders
-        enters the cgroup with the rights of the process that opened them. If the cgroup limits memory, a descriptor of
-        its memory-events file comes last."""
+        enters the cgroup with the rights of the process that opened them. If the cgroup limits memory, descriptors of
+        its memory-events file and its memory.stat come last."""
         with contextlib.ExitStack() as stack:
             numbers = []
             for hierarchy, path in self._folders:
@@ -48,8 +48,9 @@ class BoxCgroup:
                 stack.callback(os.close, numbers[-1])
             if self._memory is not None:
                 settings, path = self._memory
-                numbers.append(os.open(path / settings.events, os.O_RDONLY | os.O_CLOEXEC))
-                stack.callback(os.close, numbers[-1])
+                for name in (settings.events, "memory.stat"):
+                    numbers.append(os.open(path / name, os.O_RDONLY | os.O_CLOEXEC))
+                    stack.callback(os.close, numbers[-1])
             yield numbers
 
     def memory_bytes(self) -> int | None:
