@@ -120,6 +120,7 @@ class RlTrainer:
             constant=self.rl.loss_constant,
         )
         parts.loss.backward()
+        self.optimizer.accumulate()
         meter.add(parts, output)
 
     def _probe(self, batch: ScoredBatch) -> dict[str, float]:
