@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from etude.recipe.training import OptimizerRecipe
 from etude.training.errors import NonFiniteError
 from etude.training.masters import MasterWeights
-from etude.training.muon import Blocks, blocks_of, muon_updates
+from etude.training.muon import Blocks, blocks_of, idle_experts, muon_updates
 from etude.training.schedule import learning_rate
 
 _ADAM_EPS = 1e-8
@@ -117,11 +117,16 @@ class Optim:
         masters = [self.masters.masters[name] for name in names]
         moments = [self._moments[name] for name in names]
         fresh = [gradients[name] for name in names]
+        idle = [idle_experts(gradient) for gradient in fresh]  # now, because `fresh` is overwritten
         torch._foreach_lerp_(moments, fresh, 1.0 - self.recipe.momentum)
         torch._foreach_lerp_(fresh, moments, self.recipe.momentum)  # Nesterov: look ahead along the new momentum
         half = self.masters.parameters[names[0]].dtype
         updates = muon_updates([(look, self._blocks[name]) for look, name in zip(fresh, names, strict=True)], half)
-        self._decay(masters, lr)
+        self._decay([master for master, mask in zip(masters, idle, strict=True) if mask is None], lr)
+        for master, update, mask in zip(masters, updates, idle, strict=True):
+            if mask is not None:
+                update.masked_fill_(mask, 0.0)
+                master.mul_(torch.where(mask, 1.0, 1.0 - lr * self.recipe.weight_decay))
         torch._foreach_add_(masters, updates, alpha=-lr)
 
     def _adamw(self, names: list[str], gradients: dict[str, Tensor], lr: float) -> None:
