@@ -106,9 +106,13 @@ def test_an_expert_without_a_gradient_rests_and_then_follows_its_fresh_one():
     assert (weight[1] - expected).abs().max() < 1e-4, "its old direction is forgotten"
 
 
-@pytest.mark.parametrize("computed", ["float32", "bfloat16", "mxfp8"])
+ON_CUDA = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.mark.parametrize("computed", ["float32", "bfloat16", "mxfp8", pytest.param("cuda", marks=ON_CUDA)])
 def test_experts_that_no_token_chose_are_left_alone(computed):
-    model = tiny_model(moe_intermediate_size=32)
+    device = "cuda" if computed == "cuda" else "cpu"
+    model = tiny_model(moe_intermediate_size=32).to(device)
     dtype = torch.float32 if computed == "float32" else torch.bfloat16
     if computed == "mxfp8":
         round_with(model, Numerics("mxfp8"))
@@ -117,7 +121,7 @@ def test_experts_that_no_token_chose_are_left_alone(computed):
             buffer[:2] += 9  # of four experts every token chooses the first two
     optim = build_optimizer(model, RECIPE, 10, masters=MasterWeights(model, dtype))
     before = {name: master.clone() for name, master in optim.masters.masters.items() if master.ndim == 3}
-    tokens = torch.randint(model.config.vocab_size, (2, 24))
+    tokens = torch.randint(model.config.vocab_size, (2, 24), device=device)
     output = model(tokens)
     F.cross_entropy(output.logits_btv[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
     optim.step()
