@@ -33,6 +33,7 @@ from etude.recipe.precision import PrecisionRecipe
 from etude.rl.batch import RowBatch
 from etude.rl.forward import forward, predicting_logits
 from etude.rl.loss import policy_loss
+from etude.rl.trust import trust_region
 from etude.training import MasterWeights, build_optimizer
 
 ROWS, WIDTH, RUNS = 2048, 2048, 12
@@ -189,7 +190,7 @@ def rl_step(recipe: Recipe, model: Transformer) -> Callable[[], object]:
             torch.from_numpy(batch.advantages_b),
             temperature=rl.temperature,
             ratio_cap=rl.ratio_cap,
-            trust=rl.trust,
+            trust=trust_region(rl),
             constant=rl.loss_constant,
         ).loss.backward()
         optim.step()

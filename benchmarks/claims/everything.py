@@ -13,6 +13,7 @@ ORDER = (
     "long_phase",
     "mtp",
     "replay",
+    "trust",
     "swaps",
     "summaries",
     "length_cost",

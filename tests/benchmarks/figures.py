@@ -67,6 +67,14 @@ def replay(arm: str, seed: int) -> dict[str, Any]:
     return {"probes": probes, "mismatch_p99": 0.02, "dev": outcomes(0.5, seed)}
 
 
+def trust(arm: str, seed: int) -> dict[str, Any]:
+    """By difference rewards are the same, and fewer tokens are beyond the region."""
+    clipped = 0.01 if arm == "ratio" else 0.002 * seed
+    values = {"reward": 0.5, "clipped_share": clipped, "mismatch_p99": 0.3}
+    curves = {name: [[step, value] for step in range(1, 49)] for name, value in values.items()}
+    return {"curves": curves, "dev": outcomes(0.6, seed + len(arm))}
+
+
 def swaps(arm: str, seed: int) -> dict[str, Any]:
     pace = (10.0 if arm == "in flight" else 15.0) + seed
     reward = [0.1 + 0.05 * step for step in range(12)]
@@ -125,6 +133,7 @@ FIGURES: dict[str, Callable[[str, int], dict[str, Any]]] = {
     "long_phase": long_phase,
     "mtp": mtp,
     "replay": replay,
+    "trust": trust,
     "swaps": swaps,
     "summaries": summaries,
     "length_cost": before_and_after,

@@ -306,6 +306,21 @@ def test_a_plateau_is_that_no_gain_was_shown() -> None:
     assert "held-out loss -0.0100" in headline(claim_of("plateau").headline, found)
 
 
+def test_a_trust_region_by_difference_that_learns_less_is_the_opposite() -> None:
+    made = FIGURES["trust"]
+    assert concluded("trust", made)["verdict"] == "no loss shown"
+
+    def slower(arm: str, seed: int) -> dict:
+        figures = made(arm, seed)
+        if arm == "ratio":
+            return figures
+        curves = figures["curves"] | {"reward": [[1, 0.0], [2, 0.5]]}
+        return figures | {"curves": curves, "dev": FIGURES["spine"]("rl", seed)["before"]}
+
+    found = concluded("trust", slower)
+    assert (found["verdict"], found["reward_gain"]) == ("the opposite", -0.25)
+
+
 def test_swaps_count_seconds_to_the_reward_that_both_reach_and_on_the_way_there() -> None:
     def of_two(one: dict, other: dict) -> dict:
         rows = [row("swaps", arm, seed, f) for arm, f in (("in flight", one), ("waiting", other)) for seed in (1, 2)]

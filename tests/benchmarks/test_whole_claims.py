@@ -157,6 +157,7 @@ def _shared(lineages: dict[str, LineageState]) -> None:
         "length-linear": "sft",
         "replay-off": "sft",
         "replay-on": "sft",
+        "trust-difference": "sft",
         "swaps-in-flight": "sft",
         "swaps-waiting": "sft",
         "summaries-on": "mtp",

@@ -88,6 +88,18 @@ def test_bf16_is_near_fp32_and_learns(model_of: Any, tokens_of: Any) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in trunk)
 
 
+def test_a_token_that_occurs_often_gets_the_sum_of_its_gradients(model_of: Any) -> None:
+    model = model_of().to(torch.bfloat16)
+    often = 7
+    tokens = torch.full((1, 2048), often)
+    tokens[0, ::64] = 3
+    embedded = model.embed_tokens(tokens)
+    weights = torch.rand(embedded.shape, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    (embedded * weights).sum().backward()
+    expected = weights[tokens == often].double().sum(0)
+    torch.testing.assert_close(model.embed_tokens.weight.grad[often].double(), expected, rtol=2**-8, atol=0)
+
+
 def test_every_parameter_of_the_trunk_gets_a_gradient(shaped: Transformer, tokens_of: Any) -> None:
     model = copy.deepcopy(shaped)
     model(tokens_of(4, 32)).logits_btv.square().sum().backward()

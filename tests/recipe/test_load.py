@@ -186,3 +186,10 @@ def test_a_base_that_is_none(text: str, told: str, tmp_path: Path) -> None:
     recipe.write_text(f'name = "it"\n{text}\n')
     with pytest.raises(RecipeError, match=told):
         load_recipe(recipe)
+
+
+def test_runs_made_before_there_were_trust_regions_by_difference_have_the_same_recipe() -> None:
+    later = {"trust_by", "trust_difference"}
+    assert not later & Recipe(name="x").rl.made_from().keys()
+    chosen = Recipe.model_validate({"name": "x", "rl": {"trust_by": "difference", "trust_difference": [0.1, 0.3]}})
+    assert later <= chosen.rl.made_from().keys()

@@ -3,12 +3,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.rl.batch import Row, microbatches, trace_rows
 from etude.rl.loss import policy_loss
+from etude.rl.trust import ByDifference, ByRatio, TrustRegion
 from etude.trace.trace import UNKNOWN_EXPERT, Segment, SegmentKind, Trace
 
 
@@ -74,7 +76,8 @@ def test_microbatches_hold_every_row_once_within_the_budget(lengths: list[int], 
             assert (batch.experts_btlk[place, n:] == UNKNOWN_EXPERT).all()
 
 
-def test_loss_and_gradient_match_a_token_by_token_reference() -> None:
+@pytest.mark.parametrize("trust", [ByRatio(0.7, 1.4), ByDifference(0.1, 0.3)], ids=["ratio", "difference"])
+def test_loss_and_gradient_match_a_token_by_token_reference(trust: TrustRegion) -> None:
     torch.manual_seed(0)
     batch = microbatches([row(9, 0.7, 1), row(7, -0.4, 2)], 10_000)[0]
     logits = torch.randn(2, 9, 11, requires_grad=True)
@@ -86,7 +89,7 @@ def test_loss_and_gradient_match_a_token_by_token_reference() -> None:
         torch.from_numpy(batch.advantages_b),
         temperature=0.8,
         ratio_cap=1.5,
-        trust=(0.7, 1.4),
+        trust=trust,
         constant=50.0,
     )
     parts.loss.backward()
@@ -100,10 +103,15 @@ def test_loss_and_gradient_match_a_token_by_token_reference() -> None:
             if not batch.mask_bt[b, t]:
                 continue
             logp = torch.log_softmax(again[b, t - 1] / 0.8, 0)[int(batch.tokens_bt[b, t])]
-            ratio = float(torch.exp(logp.detach() - float(batch.logprobs_bt[b, t])))
+            engine = math.exp(float(batch.logprobs_bt[b, t]))
+            ratio = math.exp(float(logp.detach())) / engine
             capped += ratio > 1.5
             advantage = float(batch.advantages_b[b])
-            if (ratio > 1.4) if advantage > 0 else (ratio < 0.7):
+            if isinstance(trust, ByRatio):
+                left = ratio > 1.4 if advantage > 0 else ratio < 0.7
+            else:
+                left = ratio * engine > engine + 0.3 if advantage > 0 else ratio * engine < engine - 0.1
+            if left:
                 clipped += 1
                 continue
             total = total - min(ratio, 1.5) * advantage * logp / 50.0
@@ -114,15 +122,29 @@ def test_loss_and_gradient_match_a_token_by_token_reference() -> None:
     assert int(parts.clipped.sum()) == clipped > 0
 
 
-def test_a_token_that_left_the_trust_region_is_pushed_no_further_but_may_come_back() -> None:
+@pytest.mark.parametrize(
+    ("engine", "trainer", "advantage", "left_by_ratio", "left_by_difference"),
+    [
+        (0.50, 0.25, -1.0, True, True),
+        (0.50, 0.25, +1.0, False, False),
+        (0.25, 0.50, +1.0, True, True),
+        (0.25, 0.50, -1.0, False, False),
+        (0.01, 0.04, +1.0, True, False),  # a rare token: by difference it may grow at once
+        (0.02, 0.01, -1.0, True, False),
+        (0.76, 0.97, +1.0, False, True),  # a frequent one: by ratio it may go all the way
+        (0.99, 0.80, -1.0, False, True),
+    ],
+)
+def test_a_token_that_left_the_trust_region_is_pushed_no_further_but_may_come_back(
+    engine: float, trainer: float, advantage: float, left_by_ratio: bool, left_by_difference: bool
+) -> None:
     tokens, mask = torch.tensor([[0, 1]]), torch.tensor([[False, True]])
-    for ratio, advantage, moves in ((0.5, -1.0, False), (0.5, 1.0, True), (2.0, 1.0, False), (2.0, -1.0, True)):
-        logits = torch.zeros(1, 2, 4, requires_grad=True)
-        engine = torch.tensor([[0.0, math.log(0.25 / ratio)]])
+    for trust, left in ((ByRatio(0.8, 1.28), left_by_ratio), (ByDifference(0.18, 0.2), left_by_difference)):
+        logits = torch.tensor([[math.log(1 - trainer), math.log(trainer)]], requires_grad=True)
         parts = policy_loss(
-            logits[:, :-1][mask[:, 1:]], tokens, mask, engine, torch.tensor([advantage]),
-            temperature=1.0, ratio_cap=3.0, trust=(0.8, 1.28), constant=1.0,
+            logits, tokens, mask, torch.tensor([[0.0, math.log(engine)]]), torch.tensor([advantage]),
+            temperature=1.0, ratio_cap=3.0, trust=trust, constant=1.0,
         )  # fmt: skip
         parts.loss.backward()
-        assert bool(logits.grad.abs().sum() > 0) is moves
-        assert bool(parts.clipped.all()) is not moves
+        assert bool(parts.clipped.all()) is left
+        assert bool(logits.grad.abs().sum() > 0) is not left

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from itertools import product
+from statistics import fmean
 
 import pytest
 from hypothesis import given
@@ -126,3 +128,22 @@ def test_advantages_are_centred_on_the_valid_members(rewards: list[float | None]
         assert sum(a for a in result.advantages if a is not None) == pytest.approx(0, abs=1e-9)
     if result.dropped:
         assert set(result.advantages) == {None}
+
+
+def test_a_member_is_compared_with_the_mean_of_the_others() -> None:
+    advantages = group_advantages([1.0, None, 0.25, 0.0], min_spread=0.0).advantages
+    assert advantages == pytest.approx((1.0 - 0.125, None, 0.25 - 0.5, 0.0 - 0.625))
+
+
+@pytest.mark.parametrize("group", [2, 5])
+def test_the_expected_gradient_is_the_policy_gradient(group: int) -> None:
+    """Of a policy that takes the rewarded one of two actions with probability p = sigmoid(theta), over all outcomes of
+    a group. The policy gradient dE[reward]/dtheta is p (1 - p)."""
+    p, expected = 0.3, 0.0
+    for rewards in product((0.0, 1.0), repeat=group):
+        advantages = group_advantages(rewards, min_spread=0.0).advantages
+        probability = math.prod(p if reward else 1 - p for reward in rewards)
+        # The derivative of the log-prob of an action is reward - p.
+        terms = [(advantage or 0.0) * (reward - p) for advantage, reward in zip(advantages, rewards, strict=True)]
+        expected += probability * fmean(terms)
+    assert expected == pytest.approx(p * (1 - p))

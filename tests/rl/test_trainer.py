@@ -16,6 +16,7 @@ from etude.recipe.precision import PrecisionRecipe
 from etude.rl.batch import TrainingGroup, microbatches
 from etude.rl.forward import forward, predicting_logits
 from etude.rl.loss import token_logprobs
+from etude.rl.measure import StepMeter
 from etude.rl.scoring import score_groups
 from etude.rl.trainer import RlTrainer
 from etude.trace import UNKNOWN_EXPERT
@@ -92,6 +93,20 @@ def test_the_gradient_raises_what_succeeded_and_lowers_what_failed(trainer, grou
     trainer.train(0, groups)
     assert logprob(True) > before[0]
     assert logprob(False) < before[1]
+
+
+def test_the_gradient_of_many_microbatches_in_bf16_is_their_sum(tmp_path) -> None:
+    recipe = tiny_recipe(optimizer={**RECIPE.rl.optimizer.model_dump(), "lr": 1e-30})  # the weights stay
+    trainer = open_trainer(tmp_path, recipe, "bfloat16")
+    rows = score_groups(make_groups(recipe, trainer.model, 0), recipe.rl, {}).rows
+    (part,) = microbatches(rows, 10_000)
+    norms = []
+    for times in (1, 32):
+        trainer.optimizer.zero_grad()
+        for _ in range(times):
+            trainer._accumulate(part, StepMeter())
+        norms.append(trainer.optimizer.step()["grad_norm"] / times)
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
 
 
 def test_a_step_done_is_not_repeated_and_none_is_skipped(trainer, groups, tmp_path) -> None:

@@ -2,11 +2,15 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.engine.tiny import tiny_model
 
+from etude.model import Numerics, round_with
 from etude.recipe.training import OptimizerRecipe
-from etude.training import build_optimizer
+from etude.training import MasterWeights, build_optimizer
 from etude.training.muon import blocks_of, orthogonalise
+
+RECIPE = OptimizerRecipe(name="muon", lr=0.01, weight_decay=0.1, warmup_steps=0, grad_clip=1e9, final_lr_share=1.0)
 
 
 def network(**changes):
@@ -43,8 +47,7 @@ def reference_blocks(name, tensor, config):
 @pytest.mark.parametrize("changes", [{}, {"q_lora_rank": 16, "tie_word_embeddings": False}])
 def test_two_steps_equal_the_reference(changes):
     model = network(**changes)
-    recipe = OptimizerRecipe(name="muon", lr=0.01, weight_decay=0.1, warmup_steps=0, grad_clip=1e9, final_lr_share=1.0)
-    optim = build_optimizer(model, recipe, 10)
+    optim = build_optimizer(model, RECIPE, 10)
     expected = {name: parameter.detach().clone().double() for name, parameter in model.named_parameters()}
     momenta = {name: torch.zeros_like(value) for name, value in expected.items()}
     checked = 0
@@ -79,3 +82,50 @@ def test_embedding_head_norms_and_routers_belong_to_adamw():
 
 def test_a_zero_gradient_stays_zero():
     assert orthogonalise(torch.zeros(1, 4, 6)).abs().max() == 0
+
+
+def test_an_expert_without_a_gradient_rests_and_then_follows_its_fresh_one():
+    experts = torch.nn.ParameterList([torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(0))])
+    (weight,) = experts
+    optim = build_optimizer(experts, RECIPE, 100)
+
+    def step(number, idle):
+        weight.grad = torch.randn(weight.shape, generator=torch.Generator().manual_seed(number))
+        weight.grad[idle] = 0
+        before, given = weight.detach().clone(), weight.grad.clone()
+        optim.step()
+        return before, given
+
+    step(0, [])
+    for number in range(1, 60):
+        before, _ = step(number, [1, 3])
+        moved = (weight != before).any(-1).any(-1)
+        assert moved.tolist() == [True, False, True, False]
+    before, fresh = step(60, [])
+    expected = before[1].double() * (1 - 0.01 * 0.1) - 0.01 * reference_update(fresh[1])
+    assert (weight[1] - expected).abs().max() < 1e-4, "its old direction is forgotten"
+
+
+ON_CUDA = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.mark.parametrize("computed", ["float32", "bfloat16", "mxfp8", pytest.param("cuda", marks=ON_CUDA)])
+def test_experts_that_no_token_chose_are_left_alone(computed):
+    device = "cuda" if computed == "cuda" else "cpu"
+    model = tiny_model(moe_intermediate_size=32).to(device)
+    dtype = torch.float32 if computed == "float32" else torch.bfloat16
+    if computed == "mxfp8":
+        round_with(model, Numerics("mxfp8"))
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer[:2] += 9  # of four experts every token chooses the first two
+    optim = build_optimizer(model, RECIPE, 10, masters=MasterWeights(model, dtype))
+    before = {name: master.clone() for name, master in optim.masters.masters.items() if master.ndim == 3}
+    tokens = torch.randint(model.config.vocab_size, (2, 24), device=device)
+    output = model(tokens)
+    F.cross_entropy(output.logits_btv[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+    optim.step()
+    assert output.load_le[:, 2:].sum() == 0
+    for name, weight in before.items():
+        same = [torch.equal(one, other) for one, other in zip(weight, optim.masters.masters[name], strict=True)]
+        assert same == ([True] * 4 if name.startswith("mtp.") else [False, False, True, True]), name

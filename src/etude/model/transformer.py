@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from etude.model.attention import Context, Mask
 from etude.model.block import Block, MixtureOfExperts
 from etude.model.config import ModelConfig
+from etude.model.embedding import Embedding
 from etude.model.errors import ModelError
 from etude.model.mtp import MtpLayer
 from etude.model.norm import RMSNorm
@@ -74,7 +75,7 @@ class Transformer(nn.Module):
         self.config = config
         # Created empty, because filling a tensor on the meta device makes torch load its compiler, which takes seconds.
         empty_vh = torch.empty(config.vocab_size, config.hidden_size)
-        self.embed_tokens = nn.Embedding.from_pretrained(empty_vh, freeze=False)
+        self.embed_tokens = Embedding.from_pretrained(empty_vh, freeze=False)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head: nn.Linear | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,7 @@ from etude.recipe.training import OptimizerRecipe
 
 Below = Annotated[float, Field(ge=0, lt=1)]
 Above = Annotated[float, Field(gt=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class WeightsRecipe(Section):
@@ -79,6 +80,7 @@ class ReplayRecipe(Section):
 
 
 class RlRecipe(Section):
+    LATER: ClassVar[frozenset[str]] = frozenset({"trust_by", "trust_difference"})
     mode: Literal["async", "sync"] = "async"
     """Whether RL samples and trains at the same time ("async"), or alternates between both ("sync"), which is
     bit-reproducible."""
@@ -103,6 +105,12 @@ class RlRecipe(Section):
     trust: tuple[Below, Above] = Field((0.8, 1.28), strict=False)
     """Trust region of the importance ratio: a token whose ratio is below the first bound is not made less likely, and
     a token whose ratio is above the second bound is not made more likely."""
+    trust_by: Literal["ratio", "difference"] = "ratio"
+    """Whether the trust region bounds the ratio of the trainer's to the engine's probability (`trust`), or their
+    difference (`trust_difference`)."""
+    trust_difference: tuple[Share, Share] = Field((0.2, 0.2), strict=False)
+    """Trust region by difference: a token whose probability has fallen by more than the first bound is not made less
+    likely, and a token whose probability has risen by more than the second bound is not made more likely."""
     optimizer: OptimizerRecipe = OptimizerRecipe(name="adamw", lr=4e-4, warmup_steps=4, final_lr_share=1.0)
     minibatches: int = Field(1, ge=1)
     """Number of optimizer steps per RL step, each on a part of the batch's prompts."""

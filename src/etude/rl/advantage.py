@@ -1,7 +1,8 @@
-"""Group advantages: each reward minus the mean of its group's valid rewards.
+"""Group advantages: each reward minus the mean of the other valid rewards of its group.
 
-The advantages are not divided by the standard deviation, which would blow up tiny differences between equally correct
-rollouts.
+The mean leaves out the member itself: with its own reward in the baseline, a group of m would give (m - 1) / m of the
+policy gradient. The advantages are not divided by the standard deviation, which would blow up tiny differences between
+equally correct rollouts.
 """
 
 from __future__ import annotations
@@ -33,5 +34,5 @@ def group_advantages(rewards: Sequence[float | None], *, min_spread: float) -> G
         return GroupAdvantage(nothing, Dropped.TOO_FEW_VALID)
     if max(valid) - min(valid) <= min_spread:
         return GroupAdvantage(nothing, Dropped.NO_SPREAD)
-    mean = sum(valid) / len(valid)
-    return GroupAdvantage(tuple(None if reward is None else reward - mean for reward in rewards))
+    total, others = sum(valid), len(valid) - 1
+    return GroupAdvantage(tuple(None if reward is None else reward - (total - reward) / others for reward in rewards))

@@ -2,8 +2,7 @@
 
 Token losses are summed and divided by one constant per step, never by a sequence's own length. The importance ratio
 between trainer and engine log-probs is truncated from above and not differentiated. A token whose probability has
-already left the trust region in the direction its advantage pushes gets no gradient. Without this rule, rollouts
-sampled from older versions would push the same tokens step after step until the policy collapses.
+already left the trust region (`trust.py`) in the direction its advantage pushes gets no gradient.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from etude.rl.trust import TrustRegion
 
 
 @dataclass(slots=True)
@@ -46,7 +47,7 @@ def policy_loss(
     *,
     temperature: float,
     ratio_cap: float,
-    trust: tuple[float, float],
+    trust: TrustRegion,
     constant: float,
 ) -> LossParts:
     """Return the loss of a microbatch. `logits_nv` predict the tokens that `mask_bt` marks, row by row."""
@@ -56,8 +57,7 @@ def policy_loss(
     advantage_n = advantages_b.unsqueeze(1).expand_as(predicted)[predicted]
     delta_n = (logp_n - engine_n).detach()
     ratio_n = delta_n.exp()
-    lowest, highest = trust
-    clipped_n = torch.where(advantage_n > 0, ratio_n > highest, ratio_n < lowest)
+    clipped_n = trust.left(delta_n, engine_n, advantage_n)
     weight_n = ratio_n.clamp(max=ratio_cap).masked_fill(clipped_n, 0.0)
     loss = -(weight_n * advantage_n * logp_n).sum() / constant
     return LossParts(loss, delta_n, entropy_n, ratio_n > ratio_cap, clipped_n)

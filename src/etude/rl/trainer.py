@@ -22,6 +22,7 @@ from etude.rl.forward import forward, predicting_logits
 from etude.rl.loss import policy_loss
 from etude.rl.measure import StepMeter, most_sampled_version, probe_replay, reference_kl
 from etude.rl.scoring import ScoredBatch, score_groups
+from etude.rl.trust import trust_region
 from etude.training import Compute, MasterWeights, build_optimizer
 from etude.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from etude.weights import CorruptVersion, RawTensor, Tensors, WeightStore
@@ -116,10 +117,11 @@ class RlTrainer:
             torch.from_numpy(part.advantages_b),
             temperature=self.rl.temperature,
             ratio_cap=self.rl.ratio_cap,
-            trust=self.rl.trust,
+            trust=trust_region(self.rl),
             constant=self.rl.loss_constant,
         )
         parts.loss.backward()
+        self.optimizer.accumulate()
         meter.add(parts, output)
 
     def _probe(self, batch: ScoredBatch) -> dict[str, float]:

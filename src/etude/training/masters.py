@@ -1,7 +1,9 @@
 """fp32 master weights of a module whose own parameters are a copy in the compute dtype.
 
 The module computes with the copy (bf16 where that is faster). The masters are optimised, checkpointed and handed to the
-next stage. Buffers (router biases) stay in the module and are not cast, because their small steps would vanish in bf16.
+next stage. Gradients of several backward passes are summed in fp32 too: in bf16 the sum of many stops growing, because
+each is less than half of the sum's last digit. Buffers (router biases) stay in the module and are not cast, because
+their small steps would vanish in bf16.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ class MasterWeights:
         dtype."""
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())  # tied weights appear once
         self.masters: dict[str, Tensor] = {}
+        self.gradients: dict[str, Tensor] = {}
+        """Sums in fp32 of the gradients collected since they were last dropped, in no particular order."""
         for name, parameter in self.parameters.items():
             # Fresh storage with the usual alignment, wherever the weights came from: kernels may round differently by
             # alignment.
@@ -29,6 +33,23 @@ class MasterWeights:
             # In fp32 the module's own storage is the master; nothing has to be copied after a step.
             self.masters[name] = parameter.data if parameter.dtype == torch.float32 else full
         self._copied = [name for name, parameter in self.parameters.items() if parameter.dtype != torch.float32]
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Add the gradients of a backward pass to the sums, and clear them in the module."""
+        for name, parameter in self.parameters.items():
+            if (fresh := parameter.grad) is None:
+                continue
+            parameter.grad = None
+            if (total := self.gradients.get(name)) is None:
+                self.gradients[name] = fresh.detach().to(torch.float32)
+            else:
+                total.add_(fresh)
+
+    def drop_gradients(self) -> None:
+        self.gradients = {}
+        for parameter in self.parameters.values():
+            parameter.grad = None
 
     @torch.no_grad()
     def publish(self) -> None:

@@ -4,6 +4,9 @@ A block is a part of a parameter that acts as one matrix in the network: one hea
 projection, one expert's matrix, or elsewhere the whole matrix. Blocks of equal shape are orthogonalised in one batch,
 which saves many small Python calls. A block's update is scaled by 0.2 * sqrt(its longer side), which makes it as large
 as an AdamW update, so that both optimizers share one learning rate.
+
+The update's size does not depend on the momentum's, so an expert that no token of the step reached would go on moving
+at full size. It is left alone, and its momentum fades.
 """
 
 from __future__ import annotations
@@ -51,6 +54,11 @@ def blocks_of(name: str, parameter: nn.Parameter, config: Any) -> Blocks | None:
     if "o_proj" in name:
         return lambda tensor: [tensor.view(tensor.shape[0], heads, -1).transpose(0, 1)]
     return lambda tensor: [tensor.unsqueeze(0)]
+
+
+def idle_experts(gradient: Tensor) -> Tensor | None:
+    """Return a mask [E, 1, 1] of the experts whose gradient is all zeros; None if the tensor is no stack of experts."""
+    return ~gradient.any(2, keepdim=True).any(1, keepdim=True) if gradient.ndim == 3 else None
 
 
 @torch.no_grad()

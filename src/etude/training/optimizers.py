@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from etude.recipe.training import OptimizerRecipe
 from etude.training.errors import NonFiniteError
 from etude.training.masters import MasterWeights
-from etude.training.muon import Blocks, blocks_of, muon_updates
+from etude.training.muon import Blocks, blocks_of, idle_experts, muon_updates
 from etude.training.schedule import learning_rate
 
 _ADAM_EPS = 1e-8
@@ -52,16 +52,22 @@ class Optim:
         return learning_rate(self.recipe, self.finished, self.total_steps)
 
     def zero_grad(self) -> None:
-        for parameter in self.masters.parameters.values():
-            parameter.grad = None
+        self.masters.drop_gradients()
+
+    def accumulate(self) -> None:
+        """Add a microbatch's gradients to the fp32 sums that `step` uses. Call it after the backward pass of each
+        microbatch; with one per step it may be left out."""
+        self.masters.collect()
 
     @torch.no_grad()
     def step(self) -> dict[str, float]:
-        """Do one update. Return {"lr", "grad_norm"}, where grad_norm is the global gradient norm before clipping."""
-        names = [name for name, parameter in self.masters.parameters.items() if parameter.grad is not None]
-        gradients = {name: _gradient(self.masters.parameters[name]) for name in names}
+        """Do one update, which uses up the gradients. Return {"lr", "grad_norm"}, where grad_norm is the global
+        gradient norm before clipping."""
+        self.masters.collect()
+        gradients = self.masters.gradients
+        names = [name for name in self.masters.parameters if name in gradients]
         lr = self.rate()
-        norm = self._clip(list(gradients.values()))
+        norm = self._clip([gradients[name] for name in names])
         for name in names:
             if name not in self._moments:
                 self._moments[name] = torch.zeros_like(self.masters.masters[name])
@@ -70,6 +76,7 @@ class Optim:
             self._counts[name] = self._counts.get(name, 0) + 1
         self._muon([name for name in names if name in self._blocks], gradients, lr)
         self._adamw([name for name in names if name not in self._blocks], gradients, lr)
+        self.masters.drop_gradients()
         self.masters.publish()
         self.finished += 1
         return {"lr": lr, "grad_norm": norm}
@@ -110,11 +117,16 @@ class Optim:
         masters = [self.masters.masters[name] for name in names]
         moments = [self._moments[name] for name in names]
         fresh = [gradients[name] for name in names]
+        idle = [idle_experts(gradient) for gradient in fresh]  # now, because `fresh` is overwritten
         torch._foreach_lerp_(moments, fresh, 1.0 - self.recipe.momentum)
         torch._foreach_lerp_(fresh, moments, self.recipe.momentum)  # Nesterov: look ahead along the new momentum
         half = self.masters.parameters[names[0]].dtype
         updates = muon_updates([(look, self._blocks[name]) for look, name in zip(fresh, names, strict=True)], half)
-        self._decay(masters, lr)
+        self._decay([master for master, mask in zip(masters, idle, strict=True) if mask is None], lr)
+        for master, update, mask in zip(masters, updates, idle, strict=True):
+            if mask is not None:
+                update.masked_fill_(mask, 0.0)
+                master.mul_(torch.where(mask, 1.0, 1.0 - lr * self.recipe.weight_decay))
         torch._foreach_add_(masters, updates, alpha=-lr)
 
     def _adamw(self, names: list[str], gradients: dict[str, Tensor], lr: float) -> None:
@@ -138,9 +150,3 @@ class Optim:
         """Decoupled weight decay. Callers leave out norms and biases."""
         if masters and self.recipe.weight_decay:
             torch._foreach_mul_(masters, 1.0 - lr * self.recipe.weight_decay)
-
-
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    assert parameter.grad is not None
-    # Always a copy: what follows works in place, and the caller may still look at .grad.
-    return parameter.grad.detach().to(torch.float32, copy=True)
