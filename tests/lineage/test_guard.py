@@ -15,7 +15,7 @@ from etude.journal import RunPaths
 from etude.lineage import LineageError, LineageState, Stage, require_supported, run_line
 from etude.lineage.context import RunContext
 from etude.lineage.prepare import require_long_documents
-from etude.lineage.stages import STAGES
+from etude.lineage.stages import stages_of
 from etude.recipe import Recipe
 
 
@@ -100,7 +100,7 @@ def test_it_is_asked_before_pretraining_is_on_record_so_that_the_recipe_may_chan
         calls.append(context.recipe.pretrain.length)
         return {}
 
-    pretrain = next(stage for stage in STAGES if stage.name == "pretrain")
+    pretrain = next(stage for stage in stages_of(recipe_with()) if stage.name == "pretrain")
     assert pretrain.require is require_long_documents
     stages = [Stage("corpus", "corpus", ("corpus",), (), work), dataclasses.replace(pretrain, run=work)]
     lengths = {"train": [90, 120], "valid": [100]}

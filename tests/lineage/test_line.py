@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
+from itertools import product
 
 import pytest
 from tests.lineage.contexts import open_context
@@ -21,9 +23,10 @@ from etude.lineage import (
     sole_driver,
 )
 from etude.lineage.context import RunContext
-from etude.lineage.stages import STAGES, stages_of
-from etude.lineage.state import output_digest, recipe_digest
+from etude.lineage.stages import stages_of
+from etude.lineage.state import MODELS, StageRecord, output_digest, recipe_digest
 from etude.recipe import Recipe
+from etude.recipe.recipe import TRAINING
 
 RECIPE = Recipe.model_validate({"name": "r", "compute": {"dtype": "float32", "threads": 1}})
 
@@ -121,19 +124,46 @@ def test_a_changed_recipe_is_refused_by_name_and_nothing_runs(tmp_path) -> None:
 
 def test_every_section_of_the_recipe_belongs_to_a_stage() -> None:
     continued = stages_of(Recipe.model_validate({"name": "r", "continued": {"seconds": 60}}))
-    covered = {section.partition(".")[0] for stage in (*STAGES, *continued) for section in stage.sections}
-    assert covered == set(Recipe.model_fields) - {"schema_version", "name", "seed", "cluster"}
-    require_unchanged(RECIPE, LineageState(), STAGES)
+    covered = {section.partition(".")[0] for stage in (*stages_of(RECIPE), *continued) for section in stage.sections}
+    assert covered == set(Recipe.model_fields) - {"schema_version", "name", "seed", "cluster", "stages"}
+    require_unchanged(RECIPE, LineageState(), stages_of(RECIPE))
 
 
 def test_a_stage_needs_earlier_ones_only() -> None:
-    continued = Recipe.model_validate({"name": "r", "continued": {"seconds": 60}})
-    for line in (stages_of(RECIPE), stages_of(continued)):
-        names = [stage.name for stage in line]
-        assert all(set(stage.needs) <= set(names[:place]) for place, stage in enumerate(line))
-    assert [stage.name for stage in stages_of(RECIPE)] == [stage.name for stage in STAGES]
-    assert "continued" in names
-    assert "rl" not in names
+    """Whatever training stages are left out."""
+    for left_out in product((False, True), repeat=len(TRAINING) - 1):
+        listed = ["pretrain", *(stage for stage, out in zip(TRAINING[1:], left_out, strict=True) if not out)]
+        for seconds in (0, 60) if "rl" in listed else (0,):
+            recipe = Recipe.model_validate({"name": "r", "stages": listed, "continued": {"seconds": seconds}})
+            line = stages_of(recipe)
+            names = [stage.name for stage in line]
+            assert all(set(stage.needs) <= set(names[:place]) for place, stage in enumerate(line))
+            assert [name for name in names if name in MODELS] == recipe.training
+            assert ("demonstrations" in names) == ("sft" in listed)
+            assert set(line[-1].needs) == {"tasks", "corpus", *recipe.training[-2:]}
+    names = [stage.name for stage in stages_of(RECIPE)]
+    assert names == ["tasks", "corpus", "pretrain", "long", "mtp", "demonstrations", "sft", "rl", "evaluate"]
+
+
+@pytest.mark.parametrize("stages", [[], ["sft", "rl"], ["pretrain", "sft", "mtp"], ["pretrain", "pretrain"]])
+def test_stages_in_another_order_are_refused(stages: list[str]) -> None:
+    with pytest.raises(ValueError, match="stages must begin with pretrain"):
+        Recipe.model_validate({"name": "r", "stages": stages})
+
+
+def test_a_stage_begun_with_another_model_is_not_continued() -> None:
+    """A stage that the user puts in between afterwards would not be used by those that are done."""
+    started = time.time()
+    shorter = RECIPE.model_copy(update={"stages": ["pretrain", "sft", "rl"]})
+    done = {
+        stage.name: StageRecord(
+            recipe_digest(shorter, stage.sections), "", started, inputs=dict.fromkeys(stage.needs, ""), done=True
+        )
+        for stage in stages_of(shorter)
+    }
+    require_unchanged(shorter, LineageState(done), stages_of(shorter))
+    with pytest.raises(LineageError, match="stage sft was begun with the model of pretrain"):
+        require_unchanged(RECIPE, LineageState(done), stages_of(RECIPE))
 
 
 def test_a_single_field_may_be_what_a_stage_depends_on() -> None:

@@ -19,7 +19,7 @@ from etude.lineage import LineageError, LineageState, Reuse, Stage, find_donors,
 from etude.lineage import reuse as room
 from etude.lineage.context import RunContext
 from etude.lineage.line import require_unchanged
-from etude.lineage.stages import STAGES
+from etude.lineage.stages import stages_of
 from etude.recipe import Recipe, save_recipe
 
 RECIPE = Recipe.model_validate({"name": "r", "compute": {"dtype": "float32", "threads": 1}})
@@ -256,7 +256,7 @@ def test_a_place_that_is_no_folder_is_one_line(tmp_path) -> None:
 
 def test_what_a_stage_leaves_lies_where_it_says() -> None:
     """Every output and pattern is a place inside of the run."""
-    for stage in STAGES:
+    for stage in stages_of(RECIPE):
         assert stage.outputs
         for place in (*stage.outputs, *stage.beside):
             assert not Path(place).is_absolute()

@@ -9,6 +9,7 @@ import torch
 from etude.journal import read_rows
 from etude.model import load_hf
 from etude.pretrain import PretrainError, run_stage
+from etude.pretrain.context import file_digest
 from etude.training import CheckpointError
 
 from .bits import stage_bits
@@ -150,3 +151,11 @@ def test_what_is_missing_is_named(before):
     short = recipe.pretrain.model_copy(update={"length": 16})
     with pytest.raises(PretrainError, match=r"documents of kind 'lookup' with at most 9 tokens"):
         list(run_stage("pretrain", run, recipe.model_copy(update={"pretrain": short})))
+
+
+def test_a_stage_starts_from_the_one_before_it_whatever_is_left_out(before):
+    run, recipe = before("long")
+    shorter = recipe.model_copy(update={"stages": ["pretrain", "sft"]})
+    result = list(run_stage("sft", run, shorter))[-1]["result"]
+    assert result["inputs"]["model"] == file_digest(run / "stages" / "pretrain" / "model" / "model.safetensors")
+    assert load_hf(run / "stages" / "sft" / "model").config.yarn is None

@@ -10,7 +10,7 @@ from etude.journal import Journal, RunPaths
 from etude.lineage import LineageState, run_line, sole_driver
 from etude.lineage.context import RunContext
 from etude.lineage.screen import Screen
-from etude.lineage.stages import STAGES
+from etude.lineage.stages import stages_of
 from etude.recipe import load_recipe
 
 
@@ -20,9 +20,8 @@ async def main(recipe_file: Path, root: Path) -> None:
         journal = Journal(paths.journal, "driver")
         recipe = load_recipe(recipe_file)
         context = RunContext(recipe, paths, LineageState.load(paths.lineage), journal, Screen(journal))
-        last = [stage.name for stage in STAGES].index("sft")
         try:
-            await run_line(context, STAGES[: last + 1])
+            await run_line(context, stages_of(recipe), until="sft")
         finally:
             await context.close()
 

@@ -31,7 +31,7 @@ from etude.lineage import (
 from etude.lineage.context import RunContext
 from etude.lineage.screen import Screen
 from etude.recipe import Recipe, load_recipe, save_recipe
-from etude.view import closing_table, plain
+from etude.view import closing_table, last_trained, plain
 
 
 def run_command(
@@ -123,10 +123,12 @@ def _show(summary: dict[str, Any], report: Path, seconds: float) -> None:
     whole = sum(summary["seconds"].values())
     now = "" if seconds >= whole - 60 else f", {_minutes(seconds)} of them just now"
     print(f"\n{_minutes(whole)} in all{now}")
-    rl = summary.get("rl", {})
-    planned = 4 if "one_edit_after" in rl else 2
-    if (looks := rl.get("test_evaluations", 0)) > planned:
-        print(f"note: this run was evaluated on its test tasks {looks} times; before and after RL makes {planned}")
+    last = summary.get(last_trained(summary), {})
+    planned = 4 if "one_edit_after" in last else 2
+    if (looks := last.get("test_evaluations", 0)) > planned:
+        print(
+            f"note: this run was evaluated on its test tasks {looks} times; before and after training makes {planned}"
+        )
     print(f"report  {_near(report)}\nplots   {_near(report.parent / 'plots')}")
     print(f"next    etude chat {_near(report.parent)}")
 

@@ -45,7 +45,7 @@ async def run_continued(context: RunContext) -> dict[str, Any]:
     seconds = recipe.continued.seconds
     store = recipe.weights.place(paths.weights)
     trainer = await _start_trainer(context, store)
-    engine = await start_engine(context, "engine", paths.model("sft"), store)
+    engine = await start_engine(context, "engine", paths.model(recipe.before("continued")), store)
     worker = await start_worker(context, engine, "worker-0", ("train",))
     try:
         async with boxes(context) as setup:

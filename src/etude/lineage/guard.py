@@ -58,7 +58,7 @@ def require_supported(recipe: Recipe) -> None:
         raise LineageError(
             "corpus.sources = [] and corpus.folders = []: there is nothing to pretrain on; name a source or a folder"
         )
-    if never := [kind for kind in recipe.sft.kinds if kind not in SEEN_KINDS]:
+    if never := [kind for kind in recipe.sft.kinds if "sft" in recipe.stages and kind not in SEEN_KINDS]:
         raise LineageError(
             f"sft.kinds: no train task has the kind {never[0]!r}; expected some of {', '.join(SEEN_KINDS)}"
         )

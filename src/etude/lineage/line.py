@@ -15,6 +15,7 @@ from typing import Any
 from etude.journal import code_digest
 from etude.lineage.context import RunContext
 from etude.lineage.state import (
+    MODELS,
     LineageError,
     LineageState,
     StageRecord,
@@ -100,6 +101,12 @@ def require_unchanged(recipe: Recipe, state: LineageState, stages: Sequence[Stag
             raise LineageError(
                 f"the recipe changed in {', '.join(others)} or {last} since stage {stage.name} was run; "
                 "undo the change, or start a new run with --name"
+            )
+        began, asked = (set(MODELS).intersection(needs) for needs in (record.inputs if record else (), stage.needs))
+        if record is not None and record.inputs and began != asked:
+            raise LineageError(
+                f"stage {stage.name} was begun with the model of {', '.join(sorted(began))}, and now the recipe's "
+                f"stages put {', '.join(sorted(asked))} before it; undo the change, or start a new run with --name"
             )
 
 

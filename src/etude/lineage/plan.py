@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from etude.corpus import code_bytes
 from etude.lineage.probe import Pace, probe
+from etude.lineage.stages import stages_of
 from etude.model import ModelConfig
 from etude.recipe import Recipe
 from etude.rl import evaluated_steps
@@ -75,8 +76,15 @@ def plan_stages(recipe: Recipe, pace: Pace) -> list[tuple[str, int, float]]:
     def tried(rollouts: int) -> tuple[int, float]:
         return rollouts * context, rollouts * (_TRIED_GRADINGS * pace.grading + _TRIED_TOKENS * context * pace.token)
 
+    def reinforced() -> tuple[str, int, float]:
+        rollouts = rl.steps * rl.prompts_per_step * rl.group
+        tokens, seconds = tried(len(evaluated_steps(rl)) * tasks.dev * (rl.evaluate_samples + test.greedy))
+        seconds += rollouts * (_ROLLOUT_GRADINGS * pace.grading + _ROLLOUT_TOKENS * context * pace.token)
+        return "rl", rollouts * context + tokens, seconds
+
     pretrain, long, mtp, sft = recipe.pretrain, recipe.long, recipe.mtp, recipe.sft
-    stages = [
+    tries = sum(samples + test.greedy for samples in (test.samples, test.one_edit) if samples)
+    every = [
         ("tasks", 0, (tasks.train + tasks.dev + tasks.test) * (tasks.gate_runs + _GATE_GRADINGS) * pace.grading),
         ("corpus", 0, _corpus_documents(recipe) * pace.document),
         supervised("pretrain", pretrain.steps, pretrain.batch, pretrain.length),
@@ -84,16 +92,12 @@ def plan_stages(recipe: Recipe, pace: Pace) -> list[tuple[str, int, float]]:
         supervised("mtp", mtp.steps + mtp.joint_steps, mtp.batch, mtp.length),
         ("demonstrations", 0, _demonstration_gradings(recipe) * pace.grading),
         supervised("sft", sft.steps, sft.batch, sft.length),
+        reinforced(),
+        ("continued", 0, recipe.continued.seconds),
+        ("evaluate", *tried(len(recipe.evaluated) * tasks.test * tries)),
     ]
-    if recipe.continued.seconds:
-        stages.append(("continued", 0, recipe.continued.seconds))
-    else:
-        rollouts = rl.steps * rl.prompts_per_step * rl.group
-        tokens, seconds = tried(len(evaluated_steps(rl)) * tasks.dev * (rl.evaluate_samples + test.greedy))
-        seconds += rollouts * (_ROLLOUT_GRADINGS * pace.grading + _ROLLOUT_TOKENS * context * pace.token)
-        stages.append(("rl", rollouts * context + tokens, seconds))
-    tries = sum(samples + test.greedy for samples in (test.samples, test.one_edit) if samples)
-    return [*stages, ("evaluate", *tried(2 * tasks.test * tries))]
+    listed = {stage.name for stage in stages_of(recipe)}
+    return [stage for stage in every if stage[0] in listed]
 
 
 def _corpus_documents(recipe: Recipe) -> float:

@@ -108,7 +108,7 @@ async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, versio
     context.screen.note(f"on dev with the weights of step {version}")
     aside = paths.model("rl").with_name(f"model-{version:06d}")
     try:
-        model = paths.model("rl" if version else "sft")
+        model = paths.model("rl" if version else context.recipe.before("rl"))
         if version not in (0, context.recipe.rl.steps):
             store = context.recipe.weights.place(paths.weights)
             model = await asyncio.to_thread(_save_version, context, WeightStore(store), version, aside)
@@ -124,7 +124,7 @@ async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, versio
 def _save_version(context: RunContext, store: WeightStore, version: int, folder: Path) -> Path:
     """Write a published weight version as a checkpoint for an engine that is to serve exactly this version. From the
     store, an engine would serve the latest version after a restart."""
-    model = load_hf(context.paths.model("sft"), context.compute().dtype)
+    model = load_hf(context.paths.model(context.recipe.before("rl")), context.compute().dtype)
     compute_with(model, context.recipe.precision)
     serve(model)
     into_module(model, store.read(version))
@@ -135,10 +135,11 @@ def _save_version(context: RunContext, store: WeightStore, version: int, folder:
 
 
 async def evaluate_test(context: RunContext) -> dict[str, Any]:
-    """Evaluate the models of SFT and of the stage after it on the same test tasks. No other stage evaluates on test."""
+    """Evaluate the models of the last training stage and of the one before it on the same test tasks. No other stage
+    evaluates on test."""
     await asyncio.to_thread(require_held_out, context)
     results: dict[str, Any] = {}
-    stages = ("sft", "continued" if context.recipe.continued.seconds else "rl")
+    stages = context.recipe.evaluated
     recipe = context.recipe.evaluation
     passes: list[tuple[int | None, EvaluationRecipe]] = [(None, recipe)]
     if recipe.one_edit:

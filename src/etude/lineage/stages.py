@@ -61,77 +61,88 @@ def _model(stage: str) -> tuple[str, ...]:
     return (f"stages/{stage}/model",)
 
 
-def _evaluation(end: str) -> Stage:
-    names = tuple(name for test in ("test-sft", f"test-{end}") for name in (test, one_edit(test)))
+_ACTING = ("harness", "engine", "sandbox", "weights", "compute", "precision")
+
+_TASKS = Stage(
+    "tasks",
+    "tasks",
+    ("tasks",),
+    ("tasks/train", "tasks/dev", "tasks/test"),
+    make_tasks,
+    require_own_format,
+    beside=("tasks/gate.jsonl", "tasks/separate"),
+)
+_CORPUS = Stage(
+    "corpus",
+    "corpus",
+    ("corpus", "tokenizer", "harness.profile"),
+    ("corpus", "tokenizer.json"),
+    make_corpus,
+    needs=("tasks",),
+)
+_DEMONSTRATIONS = Stage(
+    "demonstrations",
+    "demonstrations",
+    ("harness", "engine.context", "sandbox", "sft"),
+    ("demonstrations",),
+    make_demonstrations,
+    needs=("tasks", "corpus"),
+)
+
+
+def stages_of(recipe: Recipe) -> tuple[Stage, ...]:
+    """Return all stages of a recipe in order: those that make data, its training stages, and the evaluation."""
+    made = [_TASKS, _CORPUS]
+    for name in recipe.training:
+        if name == "sft":
+            made.append(_DEMONSTRATIONS)
+        made.append(_trained(name, recipe))
+    return (*made, _evaluation(recipe.evaluated))
+
+
+def _trained(name: str, recipe: Recipe) -> Stage:
+    """Return a training stage, which starts from the model of the one before it."""
+    start = (before,) if (before := recipe.before(name)) else ()
+    match name:
+        case "pretrain":
+            needs_long = require_long_documents if "long" in recipe.stages else None
+            return _supervised(name, "base pretraining", ("corpus",), needs_long)
+        case "long":
+            return _supervised(name, "long context", ("corpus", *start))
+        case "mtp":
+            return _supervised(name, "MTP heads", ("corpus", *start))
+        case "sft":
+            return _supervised(name, "SFT", ("corpus", *start, "demonstrations"))
+        case "rl":
+            return Stage(
+                name,
+                "RL",
+                ("rl", *_ACTING),
+                _model(name),
+                run_rl,
+                needs=("tasks", "corpus", *start),
+                beside=("stages/rl/metrics.jsonl", "eval/dev-step-*"),
+            )
+        case _:
+            return Stage(
+                name,
+                "SFT continued",
+                ("continued", "sft", "tasks", *_ACTING),
+                _model(name),
+                run_continued,
+                needs=("tasks", "corpus", *start),
+                beside=("stages/continued/metrics.jsonl",),
+            )
+
+
+def _evaluation(trained: list[str]) -> Stage:
+    names = tuple(name for stage in trained for name in (f"test-{stage}", one_edit(f"test-{stage}")))
     return Stage(
         "evaluate",
         "test",
         ("evaluation", "harness", "engine", "sandbox", "compute", "precision"),
         tuple(f"eval/{name}/results.jsonl" for name in names),
         evaluate_test,
-        needs=("tasks", "corpus", "sft", end),
+        needs=("tasks", "corpus", *trained),
         beside=tuple(f"eval/{name}/{what}" for name in names for what in ("summary.json", "traces")),
     )
-
-
-_ACTING = ("harness", "engine", "sandbox", "weights", "compute", "precision")
-
-_TO_SFT: tuple[Stage, ...] = (
-    Stage(
-        "tasks",
-        "tasks",
-        ("tasks",),
-        ("tasks/train", "tasks/dev", "tasks/test"),
-        make_tasks,
-        require_own_format,
-        beside=("tasks/gate.jsonl", "tasks/separate"),
-    ),
-    Stage(
-        "corpus",
-        "corpus",
-        ("corpus", "tokenizer", "harness.profile"),
-        ("corpus", "tokenizer.json"),
-        make_corpus,
-        needs=("tasks",),
-    ),
-    _supervised("pretrain", "base pretraining", ("corpus",), require_long_documents),
-    _supervised("long", "long context", ("corpus", "pretrain")),
-    _supervised("mtp", "MTP heads", ("corpus", "long")),
-    Stage(
-        "demonstrations",
-        "demonstrations",
-        ("harness", "engine.context", "sandbox", "sft"),
-        ("demonstrations",),
-        make_demonstrations,
-        needs=("tasks", "corpus"),
-    ),
-    _supervised("sft", "SFT", ("corpus", "mtp", "demonstrations")),
-)
-
-_RL = Stage(
-    "rl",
-    "RL",
-    ("rl", *_ACTING),
-    _model("rl"),
-    run_rl,
-    needs=("tasks", "corpus", "sft"),
-    beside=("stages/rl/metrics.jsonl", "eval/dev-step-*"),
-)
-
-_CONTINUED = Stage(
-    "continued",
-    "SFT continued",
-    ("continued", "sft", "tasks", *_ACTING),
-    _model("continued"),
-    run_continued,
-    needs=("tasks", "corpus", "sft"),
-    beside=("stages/continued/metrics.jsonl",),
-)
-
-STAGES = (*_TO_SFT, _RL, _evaluation("rl"))
-_WITH_SFT_CONTINUED = (*_TO_SFT, _CONTINUED, _evaluation("continued"))
-
-
-def stages_of(recipe: Recipe) -> tuple[Stage, ...]:
-    """Return a recipe's stages: after SFT comes RL, or continued SFT if continued.seconds is set."""
-    return _WITH_SFT_CONTINUED if recipe.continued.seconds else STAGES

@@ -16,6 +16,7 @@ from typing import Any
 from etude.journal import RunPaths, write_atomically
 from etude.recipe import Recipe, load_recipe
 from etude.recipe.precision import PrecisionRecipe
+from etude.recipe.recipe import TRAINING
 
 MODELS = ("rl", "continued", "sft", "mtp", "long", "pretrain")
 """The stages that produce a model, latest first."""
@@ -109,8 +110,7 @@ def dtype_of(paths: RunPaths) -> str:
 
 def recipe_of(recipe: Recipe, stage: str) -> Recipe:
     """Return the recipe as one stage uses it: stages before `precision.since` round nothing."""
-    order = ("pretrain", "long", "mtp", "sft", "rl")
-    if stage in order[: order.index(recipe.precision.since)]:
+    if stage in TRAINING[: TRAINING.index(recipe.precision.since)]:
         return recipe.model_copy(update={"precision": PrecisionRecipe()})
     return recipe
 

@@ -45,12 +45,13 @@ def summarise(paths: RunPaths) -> dict[str, Any]:
     if "continued" in results:
         summary["continued"] = dict(results["continued"])
     if "evaluate" in results:
-        end = "continued" if "continued" in results else "rl"
-        before, after = (_json(paths.evaluation(name) / "summary.json") for name in ("test-sft", f"test-{end}"))
-        summary["sft"]["valid_calls"] = before["valid_calls"]
+        names = [name for name in results["evaluate"] if not name.endswith(one_edit(""))]
+        start, end = names[0], names[-1]
+        before, after = (_json(paths.evaluation(f"test-{name}") / "summary.json") for name in (start, end))
+        summary[start]["valid_calls"] = before["valid_calls"]
         summary[end] |= {"tasks": before["tasks"], "k": before["k"], "test_evaluations": after["touch"]}
         summary[end] |= _compared(before, after, ("pass1", "passk", "greedy", "first_edit"))
-        capped = [paths.evaluation(one_edit(f"test-{name}")) / "summary.json" for name in ("sft", end)]
+        capped = [paths.evaluation(one_edit(f"test-{name}")) / "summary.json" for name in (start, end)]
         if all(file.exists() for file in capped):
             summary[end] |= _one_edit(*map(_json, capped))
         first, second = (evaluation.get("by_cell", {}) for evaluation in (before, after))

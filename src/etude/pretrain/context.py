@@ -33,19 +33,24 @@ class StageContext:
     def corpus(self) -> Corpus:
         return open_corpus(self.run / "corpus")
 
-    def model_of(self, stage: str) -> Transformer:
-        """Load an earlier stage's finished model in fp32."""
-        folder = self.run / "stages" / stage / "model"
+    @property
+    def before(self) -> str:
+        """The training stage before this one."""
+        return self.recipe.before(self.name)
+
+    def model_before(self) -> Transformer:
+        """Load in fp32 the finished model that this stage starts from."""
+        folder = self.run / "stages" / self.before / "model"
         try:
             return load_hf(folder, torch.float32)
         except UnsupportedCheckpoint as error:
-            raise PretrainError(f"stage {self.name} starts from the model of stage {stage}: {error}") from error
+            raise PretrainError(f"stage {self.name} starts from the model of stage {self.before}: {error}") from error
 
     def corpus_digest(self) -> str:
         return file_digest(self.run / "corpus" / "manifest.json")
 
-    def model_digest(self, stage: str) -> str:
-        return file_digest(self.run / "stages" / stage / "model" / "model.safetensors")
+    def model_digest(self) -> str:
+        return file_digest(self.run / "stages" / self.before / "model" / "model.safetensors")
 
     def masters(self, model: Transformer) -> MasterWeights:
         """Move the model to the device, set up its precision, and return fp32 masters. The model's own parameters

@@ -29,7 +29,7 @@ def plan(context: StageContext) -> StagePlan:
     share = recipe.corpus.stdlib_share
     batches = held_out(_long(corpus.valid, base_length, stage.length, 0), stage.length, stage.batch)
 
-    model = _extended(context.model_of("pretrain"), stage.factor, base_length)
+    model = _extended(context.model_before(), stage.factor, base_length)
     masters = context.masters(model)
     optim = build_optimizer(model, stage.optimizer, stage.steps, masters=masters)
     late = _long(corpus.train, base_length, stage.length, recipe.seed)
@@ -43,7 +43,7 @@ def plan(context: StageContext) -> StagePlan:
         return {"late_loss": mean_loss(measured, batches, device, from_position=base_length)}
 
     def measure_before() -> dict[str, float]:
-        base = context.model_of("pretrain")
+        base = context.model_before()
         context.masters(base)
         return measure(base)
 
@@ -62,7 +62,7 @@ def plan(context: StageContext) -> StagePlan:
         optim=optim,
         compute_loss=compute_loss,
         measure=lambda: measure(model),
-        inputs={"corpus": context.corpus_digest(), "model": context.model_digest("pretrain")},
+        inputs={"corpus": context.corpus_digest(), "model": context.model_digest()},
         after_step=after_step,
         measure_before=measure_before,
     )

@@ -24,7 +24,7 @@ def plan(context: StageContext) -> StagePlan:
     recipe, stage, device = context.recipe, context.recipe.mtp, context.compute.device
     corpus = context.corpus()
     share = recipe.corpus.stdlib_share
-    model = context.model_of("long")
+    model = context.model_before()
     if not model.mtp:
         raise PretrainError("stage mtp trains MTP heads: set model.num_nextn_predict_layers to 1 or more")
     masters = context.masters(model)
@@ -60,6 +60,6 @@ def plan(context: StageContext) -> StagePlan:
         optim=optim,
         compute_loss=compute_loss,
         measure=lambda: draft_quality(model, batches, device),
-        inputs={"corpus": context.corpus_digest(), "model": context.model_digest("long")},
+        inputs={"corpus": context.corpus_digest(), "model": context.model_digest()},
         after_step=after_step,
     )

@@ -30,7 +30,7 @@ def plan(context: StageContext) -> StagePlan:
     recipe, stage, device = context.recipe, context.recipe.sft, context.compute.device
     traces = demonstrations(context.run, stage)
     train, held = learnt_and_held_out(traces)
-    model = context.model_of("mtp")
+    model = context.model_before()
     masters = context.masters(model)
     optim = build_optimizer(model, stage.optimizer, stage.steps, masters=masters)
     stream = TraceRows(train, other_token_loss=stage.other_token_loss).stream(
@@ -56,7 +56,7 @@ def plan(context: StageContext) -> StagePlan:
         optim=optim,
         compute_loss=compute_loss,
         measure=measure,
-        inputs={"demonstrations": _digest(traces), "model": context.model_digest("mtp")},
+        inputs={"demonstrations": _digest(traces), "model": context.model_digest()},
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -16,16 +16,22 @@ from etude.recipe.section import Section
 from etude.recipe.training import ContinuedRecipe, LongRecipe, MtpRecipe, PretrainRecipe, SftRecipe
 
 SCHEMA: Literal[1] = 1
+TrainingStage = Literal["pretrain", "long", "mtp", "sft", "rl"]
+TRAINING: tuple[TrainingStage, ...] = get_args(TrainingStage)
+"""The training stages, in order."""
 
 
 class Recipe(Section):
-    LATER: ClassVar[frozenset[str]] = frozenset({"precision"})
+    LATER: ClassVar[frozenset[str]] = frozenset({"precision", "stages"})
     schema_version: Literal[1] = Field(SCHEMA, alias="schema")
     """Version of the recipe format, named `schema` in the file. A recipe with a newer version is refused."""
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     """Name of the run and of its folder."""
     seed: int = Field(1, ge=0)
     """Random seed of tasks, corpus, initial weights, prompt order and sampling."""
+    stages: list[TrainingStage] = list(TRAINING)
+    """The training stages to run, in this order: "pretrain", "long", "mtp", "sft", "rl". Every stage but the first may
+    be left out. Each starts from the model of the one before it."""
     compute: ComputeRecipe = ComputeRecipe()
     cluster: ClusterRecipe = ClusterRecipe()
     precision: PrecisionRecipe = PrecisionRecipe()
@@ -45,8 +51,28 @@ class Recipe(Section):
     continued: ContinuedRecipe = ContinuedRecipe()
     evaluation: EvaluationRecipe = EvaluationRecipe()
 
+    @property
+    def training(self) -> list[str]:
+        """The names of the stages that train, in order: `continued` takes the place of `rl` if the recipe sets its
+        seconds."""
+        return ["continued" if stage == "rl" and self.continued.seconds else stage for stage in self.stages]
+
+    def before(self, stage: str) -> str:
+        """Return the training stage whose model `stage` starts from; "" if it starts from random weights."""
+        names = ["", *self.training]
+        return names[names.index(stage, 1) - 1]
+
+    @property
+    def evaluated(self) -> list[str]:
+        """The training stages whose models the last evaluation compares: the last one and the one before it."""
+        return self.training[-2:]
+
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
+        if self.stages != [stage for stage in TRAINING if stage in self.stages] or self.stages[:1] != ["pretrain"]:
+            raise ValueError(f"stages must begin with pretrain and keep the order {', '.join(TRAINING)}")
+        if self.continued.seconds and "rl" not in self.stages:
+            raise ValueError("continued.seconds puts continued SFT in the place of rl, which stages leaves out")
         longest = self.pretrain.length * self.long.factor
         if self.long.length > longest:
             raise ValueError(f"long.length must not exceed pretrain.length x long.factor = {longest}")

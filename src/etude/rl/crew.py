@@ -78,7 +78,7 @@ async def gather_crew(
     engine = await start(
         "engine",
         "etude.engine.builtin.service:EngineService",
-        str(paths.model("sft")),
+        str(paths.model(recipe.before("rl"))),
         recipe.engine.model_dump(mode="json"),
         compute.dtype_name,
         every if sync else recipe.engine.threads or every,

@@ -42,7 +42,7 @@ class RlTrainer:
         torch.set_num_threads(self.compute.threads)
         # Not use_deterministic_algorithms: it imports the compiler, which takes seconds and creates folders of its own.
         torch.set_deterministic_debug_mode("error")
-        self.model = load_hf(self.paths.model("sft"))
+        self.model = load_hf(self._started_from())
         compute_with(self.model, self.recipe.precision)
         self.reference = self._served() if self.rl.reward.kl else None
         self.optimizer = build_optimizer(
@@ -135,9 +135,12 @@ class RlTrainer:
         with torch.no_grad():
             return probe_replay(self.probed, batch.rows, version, self.rl)
 
+    def _started_from(self) -> Path:
+        return self.paths.model(self.recipe.before("rl"))
+
     def _served(self) -> Transformer:
         """Load the model that RL starts from, and prepare it for inference with `serve`, as the engine does."""
-        model = load_hf(self.paths.model("sft"), dtype=self.compute.dtype)
+        model = load_hf(self._started_from(), dtype=self.compute.dtype)
         compute_with(model, self.recipe.precision)
         serve(model)
         return model

@@ -5,12 +5,12 @@ Everything is made from the files of the run's folder.
 
 from typing import TYPE_CHECKING, Any
 
-from etude.view.table import closing_table, plain
+from etude.view.table import closing_table, last_trained, plain
 
 if TYPE_CHECKING:
     from etude.view.report import write_report
 
-__all__ = ["closing_table", "plain", "write_report"]
+__all__ = ["closing_table", "last_trained", "plain", "write_report"]
 
 
 def __getattr__(name: str) -> Any:

@@ -32,8 +32,10 @@ class RunData:
 
     @property
     def ends(self) -> tuple[str, str]:
-        """The names of the two test evaluations: the one after SFT, and the one after the stage that follows SFT."""
-        return "test-sft", "test-continued" if "continued" in self.stages else "test-rl"
+        """The names of the two test evaluations: of the model before the last training stage, and of the one after
+        it."""
+        trained = [f"test-{stage}" for stage in (*SUPERVISED, "continued", "rl") if stage in self.stages] or [""]
+        return trained[-2:][0], trained[-1]
 
     def series(self, stage: str, field_name: str) -> tuple[list[float], list[float]]:
         """Return the steps at which a metric was logged, and its values."""

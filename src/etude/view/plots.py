@@ -13,6 +13,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from etude.view.cores import USERS, summed
 from etude.view.data import RunData
+from etude.view.table import STAGES
 
 BLUE, ORANGE, GREEN, GREY = "#3465a4", "#d9822b", "#4c956c", "#8d99ae"
 FONT = 9
@@ -188,10 +189,11 @@ def titled(axis: Any, title: str, x: str, y: str) -> None:
 
 
 def _sides(data: RunData) -> dict[str, tuple[str, str]]:
-    """Map the name of each of the run's two test evaluations (before and after RL or continued SFT) to its label and
-    colour."""
-    end = "SFT went on" if "continued" in data.stages else "RL"
+    """Map the name of each of the run's two test evaluations (before and after the last training stage) to its label
+    and colour."""
     before, after = data.ends
+    stage = after.removeprefix("test-")
+    end = {"continued": "SFT went on", "rl": "RL"}.get(stage, STAGES.get(stage, ""))
     return {before: (f"before {end}", GREY), after: (f"after {end}", BLUE)}
 
 

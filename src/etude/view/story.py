@@ -7,7 +7,7 @@ from typing import Any
 
 from etude.tasks.task import Cell
 from etude.view.data import RunData
-from etude.view.table import STAGES, minutes
+from etude.view.table import STAGES, last_trained, minutes
 
 _TRAINING = ("pretrain", "long", "mtp", "sft", "continued", "rl")
 _WHERE = {
@@ -23,11 +23,11 @@ def story(data: RunData) -> list[str]:
     tasks have a function family or kind of bug that is new to training. The third also says where RL or continued SFT
     helped least or did harm: on tasks with new families, new kinds, both or neither. Sentences without data are left
     out."""
-    end = "continued" if "continued" in data.summary else "rl"
+    end = last_trained(data.summary)
     found = data.summary.get(end, {})
     told = [_trained(data)] if any(data.stages.get(stage, {}).get("done") for stage in _TRAINING) else []
     if {"tasks", "pass1_before_interval", "pass1_after_interval"} <= found.keys():
-        what = "RL" if end == "rl" else "more demonstrations"
+        what = {"rl": "RL", "continued": "more demonstrations"}.get(end, STAGES[end])
         told.append(_tested(found, what))
         if cells := data.summary.get("cells"):
             told.append(_held_out(cells, found["k"], what))

@@ -41,12 +41,12 @@ class Line:
 def closing_table(summary: Summary) -> list[Line]:
     """Return the lines of the table that `etude run` prints at the end: one or more per stage that has run."""
     seconds = summary.get("seconds", {})
-    end = _end(summary)
+    end = last_trained(summary)
     return [
         Line(stage, shows, before, after, None if number else seconds.get(stage), means)
         for stage in STAGES
         for number, (shows, before, after, means) in enumerate(
-            _of_end(summary, end) if stage == end else _of_stage(summary, stage)
+            [*_of_stage(summary, stage), *(_of_end(summary, end) if stage == end else [])]
         )
     ]
 
@@ -82,7 +82,7 @@ def minutes(summary: Summary) -> float:
 
 def measured(summary: Summary) -> list[str]:
     """Return sentences that say how the test result was measured; none before the test has run."""
-    end = _end(summary)
+    end = last_trained(summary)
     found = summary.get(end, {})
     if not {"tasks", "k", "test_evaluations"} <= found.keys():
         return []
@@ -105,14 +105,15 @@ def measured(summary: Summary) -> list[str]:
     return told
 
 
-def _end(summary: Summary) -> str:
-    """Return the stage that follows SFT."""
-    return "continued" if "continued" in summary else "rl"
+def last_trained(summary: Summary) -> str:
+    """Return the training stage whose effect the test shows: the last one."""
+    tested = [stage for stage in STAGES if "test_evaluations" in summary.get(stage, {})]
+    return tested[-1] if tested else "continued" if "continued" in summary else "rl"
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One score of a cell of test tasks, before and after the stage that follows SFT."""
+    """One score of a cell of test tasks, before and after the last training stage."""
 
     before: str
     after: str
@@ -133,7 +134,7 @@ class CellLine:
 
 def cell_scores(summary: Summary) -> list[tuple[str, str]]:
     """Return the key and the column title of each score that is shown for a cell of test tasks."""
-    k = summary.get(_end(summary), {}).get("k")
+    k = summary.get(last_trained(summary), {}).get("k")
     return [("pass1", "pass@1"), ("passk", f"pass@{k}"), ("greedy", "greedy")]
 
 
