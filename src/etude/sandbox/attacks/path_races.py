@@ -3,7 +3,6 @@ links."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 
@@ -15,8 +14,10 @@ SECRET = "seen-in-a-file-of-the-host"
 OTHERS_SECRET = "seen-in-a-file-of-another-box"
 CREATED = "created-on-the-host-by-a-box"
 _PERIODS = (15, 8, 4, 25, 2, 40)
-"""Intervals in milliseconds at which the frozen process is woken; each try of a race takes the next one."""
-_FOLDERS = 250
+"""Intervals in milliseconds at which the frozen process is woken; each box of a race takes the next one."""
+_FOLDERS, _COPIES = 250, 8
+"""Number of folders that change places with links, and how often a box is copied: making the folders takes longer than
+copying them."""
 _SETTLED = Limits(memory_mb=256, processes=20, cpu_seconds=60, disk_mb=256)
 
 
@@ -53,43 +54,46 @@ async def _race(scene: Scene, how: str, call: str) -> None:
     other = await scene.box()
     await other.write_file("hidden", OTHERS_SECRET.encode())
     refused: list[str] = []
-    for number in range(scene.races):
-        goal, period = goals(scene)[number % len(goals(scene))], _PERIODS[number % len(_PERIODS)]
+    for number in range(0, scene.races, _COPIES):
+        goal, period = (options[number // _COPIES % len(options)] for options in (goals(scene), _PERIODS))
+        box = await scene.sandboxes.create(scene.spec(_SETTLED))
         try:
-            await _try(scene, how, call, goal, period)
-        except BoxBusy:
-            scene.held()
-        except (RequestRefused, FileNotFoundError) as error:
-            scene.held()
-            refused.append(str(error))
+            if call == "fork":  # A process with an open file cannot be moved, so its cell is copied.
+                await box.start("exec 3<calc.py; sleep 60", timeout=90)
+            await start(box, program("freezing", "swap", str(_FOLDERS), goal, str(period), how))
+            for _ in range(min(_COPIES, scene.races - number)):
+                refused += await _copy(scene, box, call, f"{call} by {goal} after {period} ms")
+        except SandboxLost as error:
+            scene.breach(f"{call} lost the box: {error}")
+        finally:
+            await box.destroy()
     if len(refused) == scene.races:
         raise NotTried(f"no box was copied: {refused[-1]}")
 
 
-async def _try(scene: Scene, how: str, call: str, goal: str, period: float) -> None:
-    """Copy a box while a process in it swaps folders for links. The copy may be refused, but must not contain files
-    from outside the box. A lost box counts as a breach. Other exceptions leave the attack undecided."""
-    box = await scene.sandboxes.create(scene.spec(_SETTLED))
-    copies: list[Box] = []
+async def _copy(scene: Scene, box: Box, call: str, what: str) -> list[str]:
+    """Copy a box while a process in it swaps folders for links. The copy must not contain files from outside the box.
+    Return why it was refused, if it was, other than for a process that writes."""
     try:
-        if call == "fork":  # A process with an open file cannot be moved, so its cell is copied.
-            await box.start("exec 3<calc.py; sleep 60", timeout=90)
-        await start(box, program("freezing", "swap", str(_FOLDERS), goal, str(period), how))
-        try:
-            if call == "fork":
-                copies = await box.fork()
-            else:
-                copies = [await scene.sandboxes.create(scene.spec(_SETTLED, await box.snapshot()))]
-        except SandboxLost as error:
-            scene.breach(f"{call} lost the box: {error}")
-            return
-        seen = await copies[0].exec(f"grep -rslE '{SECRET}|{OTHERS_SECRET}' swapped", timeout=PATIENCE)
-        new = [str(path) for path in _created(scene.folder)]
-        scene.count(not seen.stdout and not new, f"{call} by {goal} after {period} ms: {seen.stdout!r} {new}")
-        for path in _created(scene.folder):
-            path.unlink()
+        if call == "fork":
+            [copy] = await box.fork()
+        else:
+            copy = await scene.sandboxes.create(scene.spec(_SETTLED, await box.snapshot()))
+    except BoxBusy:
+        scene.held()
+        return []
+    except (RequestRefused, FileNotFoundError) as error:
+        scene.held()
+        return [str(error)]
+    try:
+        seen = await copy.exec(f"grep -rslE '{SECRET}|{OTHERS_SECRET}' swapped", timeout=PATIENCE)
     finally:
-        await asyncio.gather(*(each.destroy() for each in (box, *copies)))
+        await copy.destroy()
+    new = [str(path) for path in _created(scene.folder)]
+    scene.count(not seen.stdout and not new, f"{what}: {seen.stdout!r} {new}")
+    for path in _created(scene.folder):
+        path.unlink()
+    return []
 
 
 def _created(folder: Path) -> list[Path]:

@@ -81,7 +81,7 @@ def swap(count: str, goal: str, milliseconds: str, how: str) -> None:
         if not frozen(child):
             time.sleep(0.0002)
             continue
-        until = time.monotonic() + 0.4
+        until = time.monotonic() + 0.1
         for folder, link in () if how == "storm" else pairs:
             libc.renameat2(_AT_FDCWD, folder, _AT_FDCWD, link, _EXCHANGE)
         while how == "storm" and time.monotonic() < until:
