@@ -20,13 +20,13 @@ from etude.model.block import Block, MixtureOfExperts
 from etude.model.config import ModelConfig
 from etude.model.embedding import Embedding
 from etude.model.errors import ModelError
+from etude.model.head import Head
 from etude.model.mtp import MtpLayer
 from etude.model.norm import RMSNorm
 from etude.model.pieces import Packed
 from etude.model.rope import Rotary
 from etude.model.router import Replay, Routing
 from etude.model.step import Step
-from etude.model.tiles import linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,8 @@ class ExtendOutput:
 class Transformer(nn.Module):
     invariant = False
     """Whether to compute batch-invariantly: the result of a token then does not depend on the rest of its batch."""
+    wide_head_vh: Tensor | None = None
+    """The output head's weight in fp32, which `prepare` caches for inference."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -114,7 +116,7 @@ class Transformer(nn.Module):
         `documents_bt` holds the document id of each token, for rows with several documents; negative ids are padding.
         Attention is causal within a document. Without `positions_bt`, each document's positions start at 0. With
         `logits=False` the logits are empty ([B, 0, V]), for losses that compute them in chunks from `hidden_bth` and
-        `head_vh`.
+        `head`.
         """
         batch, length = tokens_bt.shape
         replay = replay.checked(self.config, batch, length) if replay is not None else None
@@ -207,14 +209,23 @@ class Transformer(nn.Module):
         return x if self.config.embedding_scale == 1 else x * self.config.embedding_scale
 
     @property
-    def head_vh(self) -> Tensor:
-        """The weight of the output head; the embedding if the two are tied."""
-        return self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+    def head(self) -> Head:
+        """The output head; its weight is the embedding if the two are tied."""
+        weight_vh = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        # The cache is for inference alone: it would miss the optimizer's steps.
+        return Head(weight_vh, self.invariant, None if torch.is_grad_enabled() else self.wide_head_vh)
 
     def logits_of(self, hidden: Tensor) -> Tensor:
         """Compute fp32 logits from hidden states after the final norm."""
-        logits: Tensor = linear(hidden, self.head_vh) if self.invariant else F.linear(hidden, self.head_vh)
-        return logits.to(torch.float32)
+        return self.head.logits(hidden)
+
+    @torch.no_grad()
+    def prepare(self) -> None:
+        """Cache the output head in fp32 for inference. Later changes of the weight have no effect until the next
+        call."""
+        self.wide_head_vh = None
+        if self.embed_tokens.weight.dtype != torch.float32:
+            self.wide_head_vh = self.head.widened().wide_vh
 
     def _context(self, tokens_bt: Tensor, documents_bt: Tensor | None) -> Context:
         dtype, length = self.embed_tokens.weight.dtype, tokens_bt.shape[1]

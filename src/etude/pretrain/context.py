@@ -81,4 +81,4 @@ def next_token_loss(model: Transformer, rows: Rows, weights: torch.Tensor | None
     output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents, logits=False)
     weights = rows.weights if weights is None else weights
     hidden = output.hidden_bth.flatten(0, 1)
-    return linear_cross_entropy(hidden, model.head_vh, rows.targets.flatten(), weights.flatten()), output
+    return linear_cross_entropy(hidden, model.head.weight_vh, rows.targets.flatten(), weights.flatten()), output

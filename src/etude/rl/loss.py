@@ -31,7 +31,7 @@ class LossParts:
 
 def token_logprobs(logits_nv: Tensor, tokens_n: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Return the tokens' log-probs and the entropies of their distributions. Row i of `logits_nv` predicts token i."""
-    logp_nv = torch.log_softmax(logits_nv / temperature, dim=-1)
+    logp_nv = torch.log_softmax(logits_nv if temperature == 1 else logits_nv / temperature, dim=-1)
     chosen_n = logp_nv.gather(1, tokens_n.unsqueeze(1)).squeeze(1)
     with torch.no_grad():
         entropy_n = -(logp_nv.exp() * logp_nv).sum(-1)
