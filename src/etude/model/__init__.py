@@ -16,6 +16,8 @@ from etude.model.errors import (
     UnsupportedCheckpoint,
 )
 from etude.model.experts import expert_matmul
+from etude.model.head import Head
+from etude.model.head_losses import head_agreement, head_cross_entropy, head_divergence
 from etude.model.precision.numerics import Numerics
 from etude.model.rounding import compute_with, prepare, restore, round_with, serve, served_state
 from etude.model.router import UNKNOWN, Replay
@@ -25,6 +27,7 @@ __all__ = [
     "UNKNOWN",
     "CacheOverrun",
     "CannotQuantise",
+    "Head",
     "KernelUnavailable",
     "LatentCache",
     "ModelConfig",
@@ -42,6 +45,9 @@ __all__ = [
     "checkpoint_faults",
     "compute_with",
     "expert_matmul",
+    "head_agreement",
+    "head_cross_entropy",
+    "head_divergence",
     "load_codes",
     "load_hf",
     "prepare",

@@ -42,8 +42,10 @@ class Head:
         return torch.mm(hidden_nh, self.weight_vh.T, out_dtype=torch.float32)
 
     def widened(self) -> Head:
-        """Return the head with its weight in fp32 beside it, where `product` reads that."""
-        return replace(self, wide_vh=self.weight_vh.detach().to(torch.float32)) if self._multiplies_wide else self
+        """Return the head with its weight in fp32 beside it, if `product` reads that."""
+        if not self._multiplies_wide or self.wide_vh is not None:
+            return self
+        return replace(self, wide_vh=self.weight_vh.detach().to(torch.float32))
 
     @property
     def _multiplies_wide(self) -> bool:

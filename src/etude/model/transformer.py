@@ -46,12 +46,19 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class MtpOutput:
-    logits: list[Tensor]
-    """Logits of each head in fp32. Head k (from 0) has [B, T - 1 - k, V]; its row t predicts token t + 2 + k, as row
-    t + 1 + k of the trunk does."""
+class MtpHidden:
+    hidden: list[Tensor]
+    """Hidden states of each head after its norm, which the output head reads. Head k (from 0) has [B, T - 1 - k, H];
+    its row t predicts token t + 2 + k, as row t + 1 + k of the trunk does."""
     load_ke: Tensor
     """Number of tokens routed to each expert of each head's MoE layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class MtpOutput:
+    logits: list[Tensor]
+    """Logits of each head in fp32, from the hidden states of `MtpHidden`."""
+    load_ke: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +122,8 @@ class Transformer(nn.Module):
 
         `documents_bt` holds the document id of each token, for rows with several documents; negative ids are padding.
         Attention is causal within a document. Without `positions_bt`, each document's positions start at 0. With
-        `logits=False` the logits are empty ([B, 0, V]), for losses that compute them in chunks from `hidden_bth` and
-        `head`.
+        `logits=False` the logits are empty ([B, 0, V]), for the losses of `head_losses.py`, which compute them in
+        chunks from `hidden_bth`.
         """
         batch, length = tokens_bt.shape
         replay = replay.checked(self.config, batch, length) if replay is not None else None
@@ -138,20 +145,20 @@ class Transformer(nn.Module):
             refused_bt=_in_any_layer([r.refused_n for r in routings], batch, length),
         )
 
-    def mtp_logits(
+    def mtp_hidden(
         self,
         output: Output,
         tokens_bt: Tensor,
         *,
         positions_bt: Tensor | None = None,
         documents_bt: Tensor | None = None,
-    ) -> MtpOutput:
+    ) -> MtpHidden:
         """Run the MTP heads on the output of a forward pass, given the same tokens, positions and documents.
 
         At the last positions of a document the heads read a token of the next document, so mask those rows in the loss.
         """
         positions = _positions(tokens_bt, positions_bt, documents_bt)
-        hidden, logits, routings = output.hidden_bth, [], []
+        hidden, found, routings = output.hidden_bth, [], []
         for head, layer in enumerate(self.mtp):
             length = tokens_bt.shape[1] - 1 - head
             if length < 1:
@@ -160,10 +167,22 @@ class Transformer(nn.Module):
             context = self._context(tokens_bt[:, :length], documents)
             embedded = self._embed(tokens_bt[:, head + 1 :])
             hidden, routing = layer(embedded, hidden[:, :length], self.rotary(positions[:, :length]), context)
-            logits.append(self.logits_of(hidden))
+            found.append(hidden)
             routings += [self._load([routing], documents)] if routing is not None else []
         empty = torch.zeros(0, self.config.n_routed_experts, dtype=torch.int64, device=tokens_bt.device)
-        return MtpOutput(logits, torch.cat(routings) if routings else empty)
+        return MtpHidden(found, torch.cat(routings) if routings else empty)
+
+    def mtp_logits(
+        self,
+        output: Output,
+        tokens_bt: Tensor,
+        *,
+        positions_bt: Tensor | None = None,
+        documents_bt: Tensor | None = None,
+    ) -> MtpOutput:
+        """Run the MTP heads as `mtp_hidden` does, and return the logits of all their positions."""
+        heads = self.mtp_hidden(output, tokens_bt, positions_bt=positions_bt, documents_bt=documents_bt)
+        return MtpOutput([self.logits_of(hidden) for hidden in heads.hidden], heads.load_ke)
 
     @torch.inference_mode()
     def extend(self, tokens_t: Tensor, step: Step, read_r: Tensor | None = None) -> ExtendOutput:

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 from etude.corpus import Batch, Corpus, open_corpus
-from etude.model import Output, Transformer, UnsupportedCheckpoint, compute_with, load_hf
+from etude.model import Output, Transformer, UnsupportedCheckpoint, compute_with, head_cross_entropy, load_hf
 from etude.pretrain.errors import PretrainError
 from etude.recipe import Recipe
-from etude.training import Compute, MasterWeights, linear_cross_entropy
+from etude.training import Compute, MasterWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,4 +81,4 @@ def next_token_loss(model: Transformer, rows: Rows, weights: torch.Tensor | None
     output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents, logits=False)
     weights = rows.weights if weights is None else weights
     hidden = output.hidden_bth.flatten(0, 1)
-    return linear_cross_entropy(hidden, model.head.weight_vh, rows.targets.flatten(), weights.flatten()), output
+    return head_cross_entropy(hidden, model.head, rows.targets.flatten(), weights.flatten()), output

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from etude.model import Output, Transformer
+from etude.model import Output, Transformer, head_divergence
 from etude.pretrain.context import Rows
 from etude.pretrain.measure import followed
-from etude.training import kl_to_teacher
 
 
 def draft_loss(model: Transformer, output: Output, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -20,17 +20,18 @@ def draft_loss(model: Transformer, output: Output, rows: Rows) -> tuple[Tensor, 
     The main head's distribution gets no gradient, but the trunk does, through the hidden states, embedding and output
     head that the MTP heads use. To prevent that, call this inside `trunk_frozen` and on a detached output.
     """
-    drafts = model.mtp_logits(output, rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
+    drafts = model.mtp_hidden(output, rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
     losses = []
-    for head, logits in enumerate(drafts.logits):
+    for head, hidden in enumerate(drafts.hidden):
         weights = followed(rows, head + 1).flatten().float()
-        main = output.logits_btv[:, head + 1 :].detach()
-        losses.append(kl_to_teacher(logits.flatten(0, 1), main.flatten(0, 1), weights))
+        main = output.hidden_bth[:, head + 1 :]
+        loss, _ = head_divergence(hidden.flatten(0, 1), main.flatten(0, 1), model.head, weights)
+        losses.append(loss)
     return torch.stack(losses).mean(), drafts.load_ke
 
 
 def detached(output: Output) -> Output:
-    return Output(output.logits_btv.detach(), output.hidden_bth.detach(), output.experts_btlk, output.load_le)
+    return replace(output, hidden_bth=output.hidden_bth.detach())
 
 
 @contextmanager

@@ -9,12 +9,12 @@ from __future__ import annotations
 import torch
 
 from etude.corpus import mixture
-from etude.pretrain.context import Rows, StageContext
+from etude.pretrain.context import Rows, StageContext, next_token_loss
 from etude.pretrain.draft import draft_loss, trunk_frozen
 from etude.pretrain.errors import PretrainError
 from etude.pretrain.measure import draft_quality, held_out
 from etude.pretrain.stage import StagePlan
-from etude.training import StepLoss, build_optimizer, weighted_cross_entropy
+from etude.training import StepLoss, build_optimizer
 
 _JOINT_WEIGHT = 0.3
 """Weight of the MTP heads' loss in joint steps; the published models were trained with 0.1 to 0.3."""
@@ -38,13 +38,13 @@ def plan(context: StageContext) -> StagePlan:
     def compute_loss(step: int) -> StepLoss:
         rows = Rows.of(streams.batch(step, stage.batch), device)
         joint = step >= stage.steps
-        with torch.set_grad_enabled(joint):
-            output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
         if joint:
+            main, output = next_token_loss(model, rows)
             divergence, load_ke = draft_loss(model, output, rows)
-            main = weighted_cross_entropy(output.logits_btv, rows.targets, rows.weights)
             loss, load_le = main + _JOINT_WEIGHT * divergence, output.load_le
         else:
+            with torch.no_grad():
+                output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents, logits=False)
             with trunk_frozen(model):
                 loss, load_ke = draft_loss(model, output, rows)
             load_le = torch.zeros_like(output.load_le)  # even load: the trunk's routers stay as they are

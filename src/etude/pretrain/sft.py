@@ -13,7 +13,7 @@ from pathlib import Path
 
 from etude.corpus import Mixture, TraceRows, hold_out
 from etude.model import Transformer
-from etude.pretrain.context import Rows, StageContext
+from etude.pretrain.context import Rows, StageContext, next_token_loss
 from etude.pretrain.draft import detached, draft_loss, trunk_frozen
 from etude.pretrain.errors import PretrainError
 from etude.pretrain.measure import draft_quality, held_out, mean_loss
@@ -21,7 +21,7 @@ from etude.pretrain.stage import StagePlan
 from etude.recipe.training import SftRecipe
 from etude.trace.file import read_traces
 from etude.trace.trace import Trace
-from etude.training import StepLoss, build_optimizer, weighted_cross_entropy
+from etude.training import StepLoss, build_optimizer
 
 _HELD_OUT_SHARE = 0.05
 
@@ -63,8 +63,7 @@ def plan(context: StageContext) -> StagePlan:
 def demonstration_loss(model: Transformer, rows: Rows, stage: SftRecipe) -> StepLoss:
     """Return a step's loss. Its value is the weighted mean next-token loss alone; its gradient also includes that of
     the MTP heads' loss."""
-    output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
-    loss = weighted_cross_entropy(output.logits_btv, rows.targets, rows.weights)
+    loss, output = next_token_loss(model, rows)
     metrics = {}
     if model.mtp and stage.draft_loss > 0:
         with trunk_frozen(model):
