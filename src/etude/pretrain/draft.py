@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -14,8 +14,16 @@ from etude.pretrain.context import Rows
 from etude.pretrain.measure import followed
 
 
-def draft_loss(model: Transformer, output: Output, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Return the mean over heads of KL(main head || MTP head), and the load of the heads' experts.
+def drafted(rows: Rows, heads: int) -> list[Tensor]:
+    """Return the number of drafts in a batch for each MTP head."""
+    return [followed(rows, head + 1).sum().float() for head in range(heads)]
+
+
+def draft_loss(
+    model: Transformer, output: Output, rows: Rows, totals: Sequence[Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the mean over heads of KL(main head || MTP head), and the load of the heads' experts. `totals` are the
+    numbers of drafts in the batch, if `rows` are a part of one.
 
     The main head's distribution gets no gradient, but the trunk does, through the hidden states, embedding and output
     head that the MTP heads use. To prevent that, call this inside `trunk_frozen` and on a detached output.
@@ -25,7 +33,8 @@ def draft_loss(model: Transformer, output: Output, rows: Rows) -> tuple[Tensor, 
     for head, hidden in enumerate(drafts.hidden):
         weights = followed(rows, head + 1).flatten().float()
         main = output.hidden_bth[:, head + 1 :]
-        loss, _ = head_divergence(hidden.flatten(0, 1), main.flatten(0, 1), model.head, weights)
+        total = None if totals is None else totals[head]
+        loss, _ = head_divergence(hidden.flatten(0, 1), main.flatten(0, 1), model.head, weights, total=total)
         losses.append(loss)
     return torch.stack(losses).mean(), drafts.load_ke
 

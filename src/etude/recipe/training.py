@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -34,12 +34,17 @@ class OptimizerRecipe(Section):
 class StageRecipe(Section):
     """Settings that all supervised stages share. A stage trains for a number of steps on packed sequences."""
 
+    LATER: ClassVar[frozenset[str]] = frozenset({"microbatch_tokens"})
+
     steps: int = Field(100, ge=0)
     """Number of optimizer steps of the stage."""
     batch: int = Field(8, ge=1)
     """Number of packed sequences per step."""
     length: int = Field(256, ge=16)
     """Number of tokens per packed sequence."""
+    microbatch_tokens: int = Field(16_384, ge=64)
+    """Maximum number of tokens per forward pass: a step goes through its sequences in as many passes as it takes. A
+    longer sequence is one pass."""
     optimizer: OptimizerRecipe = OptimizerRecipe(name="muon", lr=6e-3)
     checkpoint_seconds: float = Field(20.0, ge=0)
     """Minimum seconds between two checkpoints, which are written at the end of a step; 0 writes one at every step."""

@@ -3,7 +3,7 @@
 from etude.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from etude.training.compute import Compute, choose_compute
 from etude.training.errors import CheckpointError, NonFiniteError, TrainingError
-from etude.training.loop import Progress, StageRunner, StepLoss
+from etude.training.loop import Progress, StageRunner, StepLoss, back_propagate
 from etude.training.masters import MasterWeights
 from etude.training.optimizers import Optim, build_optimizer
 from etude.training.schedule import learning_rate
@@ -18,6 +18,7 @@ __all__ = [
     "StageRunner",
     "StepLoss",
     "TrainingError",
+    "back_propagate",
     "build_optimizer",
     "choose_compute",
     "latest_checkpoint",
