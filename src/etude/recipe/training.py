@@ -24,7 +24,8 @@ class OptimizerRecipe(Section):
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled weight decay, as in AdamW."""
     grad_clip: float = Field(1.0, gt=0)
-    """Maximum global norm of the gradient; a larger gradient is scaled down to it."""
+    """Maximum global norm of the gradient; a larger gradient is scaled down to it. The gradient of MTP heads has a norm
+    of its own."""
     warmup_steps: int = Field(10, ge=0)
     """Number of steps at the start over which the learning rate rises linearly from zero."""
     final_lr_share: float = Field(0.1, ge=0, le=1)

@@ -28,6 +28,9 @@ class StepMeter:
     """Number of tokens for which the replay used, in some layer, an expert that the trainer itself would not choose."""
     refused: int = 0
     updates: list[dict[str, float]] = field(default_factory=list)
+    draft_loss: float = 0.0
+    draft_accepted: float = 0.0
+    """Sums over minibatches of the MTP heads' loss, and of the probability that a draft is accepted."""
 
     def add(self, parts: LossParts, output: Output) -> None:
         self.loss += float(parts.loss.detach())
@@ -37,6 +40,10 @@ class StepMeter:
         self.clipped += int(parts.clipped.sum())
         self.overridden += _marked(output.overridden_bt)
         self.refused += _marked(output.refused_bt)
+
+    def drafts(self, loss: Tensor, accepted: Tensor) -> None:
+        self.draft_loss += float(loss.detach())
+        self.draft_accepted += float(accepted)
 
     def optimizer(self, update: dict[str, float]) -> None:
         self.updates.append(update)
@@ -57,7 +64,15 @@ class StepMeter:
             "refused": self.refused,
             "grad_norm": max(update["grad_norm"] for update in self.updates),
             "lr": self.updates[-1]["lr"],
+            **self._drafts(),
         }
+
+    def _drafts(self) -> dict[str, float]:
+        """Return the means over minibatches; nothing where no head was trained."""
+        if not self.draft_accepted:
+            return {}
+        count = len(self.updates)
+        return {"draft_loss": self.draft_loss / count, "draft_accepted": self.draft_accepted / count}
 
 
 def p99(values: Tensor) -> float:
