@@ -11,12 +11,11 @@ import torch
 from tests.rl.make import LENGTH, PROMPT, make_groups, open_trainer, tiny_recipe
 
 from etude.journal import read_journal
-from etude.model import PoisonedWeights, served_state
+from etude.model import Head, PoisonedWeights, Transformer, head_logprobs, served_state
 from etude.recipe.precision import PrecisionRecipe
 from etude.rl.batch import TrainingGroup, microbatches
 from etude.rl.drafts import drafted_tokens
-from etude.rl.forward import forward, predicting_logits
-from etude.rl.loss import token_logprobs
+from etude.rl.forward import forward, predicting_hidden
 from etude.rl.measure import StepMeter
 from etude.rl.scoring import score_groups
 from etude.rl.trainer import RlTrainer
@@ -88,7 +87,7 @@ def test_the_gradient_raises_what_succeeded_and_lowers_what_failed(trainer, grou
         with torch.no_grad():
             output = forward(trainer.model, part, "off", 0.5)
             tokens = torch.from_numpy(part.tokens_bt)[:, 1:][torch.from_numpy(part.mask_bt)[:, 1:]]
-            return float(token_logprobs(predicting_logits(trainer.model, output, part), tokens, 1.0)[0].sum())
+            return float(head_logprobs(predicting_hidden(output, part), trainer.model.head, tokens, 1.0).sum())
 
     before = logprob(True), logprob(False)
     trainer.train(0, groups)
@@ -108,6 +107,21 @@ def test_the_gradient_of_many_microbatches_in_bf16_is_their_sum(tmp_path) -> Non
             trainer._accumulate(part, StepMeter(), drafted_tokens(rows, 1))
         norms.append(trainer.optimizer.step()["grad_norm"] / times)
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+
+
+def test_no_step_holds_the_logits_of_a_microbatch(trainer, groups, monkeypatch) -> None:
+    rows = []
+    for kind, name in ((Head, "product"), (Transformer, "logits_of")):
+        original = getattr(kind, name)
+
+        def counted(self, hidden, original=original):
+            rows.append(hidden.numel() // hidden.shape[-1])
+            return original(self, hidden)
+
+        monkeypatch.setattr(kind, name, counted)
+    monkeypatch.setattr("etude.model.head_losses._CHUNK_ROWS", 16)
+    metrics = trainer.train(0, groups)
+    assert max(rows) == 16 < metrics["trained_tokens"]
 
 
 def test_a_step_done_is_not_repeated_and_none_is_skipped(trainer, groups, tmp_path) -> None:

@@ -17,7 +17,7 @@ from etude.model.errors import (
 )
 from etude.model.experts import expert_matmul
 from etude.model.head import Head
-from etude.model.head_losses import head_agreement, head_cross_entropy, head_divergence
+from etude.model.head_losses import head_agreement, head_cross_entropy, head_divergence, head_logprobs
 from etude.model.precision.numerics import Numerics
 from etude.model.rounding import compute_with, prepare, restore, round_with, serve, served_state
 from etude.model.router import UNKNOWN, Replay
@@ -49,6 +49,7 @@ __all__ = [
     "head_agreement",
     "head_cross_entropy",
     "head_divergence",
+    "head_logprobs",
     "load_codes",
     "load_hf",
     "prepare",

@@ -53,9 +53,8 @@ def head_cross_entropy(
     def objective(logits_nv: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
         logs = F.log_softmax(logits_nv, dim=-1)
         chosen, scale = targets_n[part].unsqueeze(1), scale_n[part]
-        picked = logs.gather(1, chosen)
-        slope = logs.exp_().scatter_add_(1, chosen, -torch.ones_like(picked)).mul_(scale.unsqueeze(1))
-        return -(picked.squeeze(1) * scale).sum(), slope
+        picked = logs.gather(1, chosen).squeeze(1)
+        return -(picked * scale).sum(), slope_of_chosen(logs.exp_(), chosen, scale)
 
     return head_loss(hidden_nh, head, positions, objective, chunk=chunk)
 
@@ -88,6 +87,28 @@ def head_divergence(
         return (divergence * scale).sum(), found.sub_(taught).mul_(scale.unsqueeze(1))
 
     return head_loss(student_nh, wide, positions, objective, chunk=chunk), accepted
+
+
+def slope_of_chosen(probabilities_nv: Tensor, chosen_n1: Tensor, factors_n: Tensor) -> Tensor:
+    """Return the gradient, by the logits, of the sum of -factor * log-prob of each position's chosen token. Overwrites
+    the probabilities."""
+    minus = torch.full_like(chosen_n1, -1, dtype=probabilities_nv.dtype)
+    return probabilities_nv.scatter_add_(1, chosen_n1, minus).mul_(factors_n.unsqueeze(1))
+
+
+@torch.no_grad()
+def head_logprobs(hidden_nh: Tensor, head: Head, tokens_n: Tensor, temperature: float) -> Tensor:
+    """Return the log-probs of the tokens, each under its row of hidden states."""
+    wide, found_n = head.widened(), hidden_nh.new_empty(len(tokens_n), dtype=torch.float32)
+    for part in torch.arange(len(tokens_n), device=hidden_nh.device).split(_chunk_rows(head)):
+        logs = F.log_softmax(tempered(wide.product(hidden_nh[part]), temperature), dim=-1)
+        found_n[part] = logs.gather(1, tokens_n[part].unsqueeze(1)).squeeze(1)
+    return found_n
+
+
+def tempered(logits_nv: Tensor, temperature: float) -> Tensor:
+    """Divide logits by the temperature, in place."""
+    return logits_nv if temperature == 1 else logits_nv.div_(temperature)
 
 
 @torch.no_grad()

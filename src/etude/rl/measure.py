@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.model import Output, Transformer
+from etude.model import Output, Transformer, head_logprobs
 from etude.recipe.rl import RlRecipe
 from etude.rl.batch import Row, RowBatch, TrainingGroup, microbatches, trace_rows
-from etude.rl.forward import ReplayMode, forward, predicting_logits
-from etude.rl.loss import LossParts, token_logprobs
+from etude.rl.forward import ReplayMode, forward, predicting_hidden
+from etude.rl.loss import LossParts
 
 
 @dataclass(slots=True)
@@ -138,6 +138,6 @@ def _deltas(model: Transformer, part: RowBatch, mode: ReplayMode, recipe: RlReci
     mask = torch.from_numpy(part.mask_bt)
     predicted = mask[:, 1:]
     tokens = torch.from_numpy(part.tokens_bt)[:, 1:][predicted]
-    logp, _ = token_logprobs(predicting_logits(model, output, part), tokens, recipe.temperature)
+    logp = head_logprobs(predicting_hidden(output, part), model.head, tokens, recipe.temperature)
     engine = torch.from_numpy(part.logprobs_bt)[:, 1:][predicted]
     return logp - engine, torch.from_numpy(part.versions_bt)[:, 1:][predicted]

@@ -19,7 +19,7 @@ from etude.model import Transformer, compute_with, load_hf, prepare, save_hf, se
 from etude.recipe import Recipe
 from etude.rl.batch import RowBatch, TrainingGroup, microbatches
 from etude.rl.drafts import draft_loss, drafted_tokens
-from etude.rl.forward import forward, predicting_logits
+from etude.rl.forward import forward, predicting_hidden
 from etude.rl.loss import policy_loss
 from etude.rl.measure import StepMeter, most_sampled_version, probe_replay, reference_kl
 from etude.rl.scoring import ScoredBatch, score_groups
@@ -112,7 +112,8 @@ class RlTrainer:
     def _accumulate(self, part: RowBatch, meter: StepMeter, drafted: Sequence[torch.Tensor]) -> None:
         output = forward(self.model, part, self.rl.replay.mode, self.rl.replay.threshold)
         parts = policy_loss(
-            predicting_logits(self.model, output, part),
+            predicting_hidden(output, part),
+            self.model.head,
             torch.from_numpy(part.tokens_bt),
             torch.from_numpy(part.mask_bt),
             torch.from_numpy(part.logprobs_bt),
