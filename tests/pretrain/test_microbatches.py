@@ -1,4 +1,4 @@
-"""Every stage in parts: none is larger than the recipe allows, and together they are the batch."""
+"""Every stage in parts: none is larger than the recipe allows, together they are the batch; logits in smaller ones."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from etude.model import Head, Transformer
 from etude.pretrain import StageContext
 from etude.pretrain.stage import _identity, _plan
 from etude.training import Compute, back_propagate
@@ -46,6 +47,26 @@ def test_parts_add_up_to_the_batch(finished, stage, step):
     for name, gradient in gradients.items():
         torch.testing.assert_close(others[2][name], gradient, rtol=1e-4, atol=1e-5 * largest)
     assert all(torch.equal(bias, others[3][name]) for name, bias in biases.items())
+
+
+@pytest.mark.parametrize("stage", ["mtp", "sft"])
+def test_no_stage_holds_the_logits_of_a_batch(finished, stage, monkeypatch):
+    run, recipe, _ = finished
+    rows = []
+    for kind, name in ((Head, "product"), (Transformer, "logits_of")):
+        original = getattr(kind, name)
+
+        def counted(self, hidden, original=original):
+            rows.append(hidden.numel() // hidden.shape[-1])
+            return original(self, hidden)
+
+        monkeypatch.setattr(kind, name, counted)
+    monkeypatch.setattr("etude.model.head_losses._CHUNK_ROWS", 32)
+    monkeypatch.setattr("etude.pretrain.measure.HELD_OUT_TOKENS", 256)
+    plan = _plan(StageContext(run, recipe, ONE_THREAD, stage))
+    back_propagate(plan.optim, plan.compute_loss(0))
+    plan.measure()
+    assert max(rows) == 32
 
 
 def test_checkpoints_from_before_there_were_microbatches_still_resume():
