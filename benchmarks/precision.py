@@ -31,7 +31,7 @@ from etude.pretrain.context import Rows, next_token_loss
 from etude.recipe import Recipe, load_recipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.rl.batch import RowBatch
-from etude.rl.forward import forward, predicting_logits
+from etude.rl.forward import forward, predicting_hidden
 from etude.rl.loss import policy_loss
 from etude.rl.trust import trust_region
 from etude.training import MasterWeights, build_optimizer
@@ -183,7 +183,8 @@ def rl_step(recipe: Recipe, model: Transformer) -> Callable[[], object]:
         optim.zero_grad()
         output = forward(model, batch, rl.replay.mode, rl.replay.threshold)
         policy_loss(
-            predicting_logits(model, output, batch),
+            predicting_hidden(output, batch),
+            model.head,
             torch.from_numpy(batch.tokens_bt),
             torch.from_numpy(batch.mask_bt),
             torch.from_numpy(batch.logprobs_bt),

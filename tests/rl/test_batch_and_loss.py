@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etude.model import Head
 from etude.rl.batch import Row, microbatches, trace_rows
 from etude.rl.loss import policy_loss
 from etude.rl.trust import ByDifference, ByRatio, TrustRegion
@@ -83,6 +84,7 @@ def test_loss_and_gradient_match_a_token_by_token_reference(trust: TrustRegion) 
     logits = torch.randn(2, 9, 11, requires_grad=True)
     parts = policy_loss(
         logits[:, :-1][torch.from_numpy(batch.mask_bt)[:, 1:]],
+        Head(torch.eye(11)),
         torch.from_numpy(batch.tokens_bt),
         torch.from_numpy(batch.mask_bt),
         torch.from_numpy(batch.logprobs_bt),
@@ -141,8 +143,9 @@ def test_a_token_that_left_the_trust_region_is_pushed_no_further_but_may_come_ba
     tokens, mask = torch.tensor([[0, 1]]), torch.tensor([[False, True]])
     for trust, left in ((ByRatio(0.8, 1.28), left_by_ratio), (ByDifference(0.18, 0.2), left_by_difference)):
         logits = torch.tensor([[math.log(1 - trainer), math.log(trainer)]], requires_grad=True)
+        sampled = tokens, mask, torch.tensor([[0.0, math.log(engine)]]), torch.tensor([advantage])
         parts = policy_loss(
-            logits, tokens, mask, torch.tensor([[0.0, math.log(engine)]]), torch.tensor([advantage]),
+            logits, Head(torch.eye(2)), *sampled,
             temperature=1.0, ratio_cap=3.0, trust=trust, constant=1.0,
         )  # fmt: skip
         parts.loss.backward()

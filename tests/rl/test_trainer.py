@@ -11,11 +11,11 @@ import torch
 from tests.rl.make import LENGTH, PROMPT, make_groups, open_trainer, tiny_recipe
 
 from etude.journal import read_journal
-from etude.model import PoisonedWeights, served_state
+from etude.model import Head, PoisonedWeights, Transformer, head_logprobs, served_state
 from etude.recipe.precision import PrecisionRecipe
 from etude.rl.batch import TrainingGroup, microbatches
-from etude.rl.forward import forward, predicting_logits
-from etude.rl.loss import token_logprobs
+from etude.rl.drafts import drafted_tokens
+from etude.rl.forward import forward, predicting_hidden
 from etude.rl.measure import StepMeter
 from etude.rl.scoring import score_groups
 from etude.rl.trainer import RlTrainer
@@ -27,7 +27,7 @@ from etude.weights.torch_bridge import from_torch
 
 KEYS = {"loss", "entropy", "mismatch_mean", "mismatch_p99", "overridden", "refused", "grad_norm", "lr", "solved"}
 KEYS |= {"masked", "dropped_groups", "trained_tokens", "staleness", "version", "delta", "delta_share", "share_changed"}
-KEYS |= {"p99_off", "p99_on", "p99_filter", "train_seconds"}
+KEYS |= {"p99_off", "p99_on", "p99_filter", "train_seconds", "draft_loss", "draft_accepted"}
 
 
 RECIPE = tiny_recipe()
@@ -87,7 +87,7 @@ def test_the_gradient_raises_what_succeeded_and_lowers_what_failed(trainer, grou
         with torch.no_grad():
             output = forward(trainer.model, part, "off", 0.5)
             tokens = torch.from_numpy(part.tokens_bt)[:, 1:][torch.from_numpy(part.mask_bt)[:, 1:]]
-            return float(token_logprobs(predicting_logits(trainer.model, output, part), tokens, 1.0)[0].sum())
+            return float(head_logprobs(predicting_hidden(output, part), trainer.model.head, tokens, 1.0).sum())
 
     before = logprob(True), logprob(False)
     trainer.train(0, groups)
@@ -104,9 +104,24 @@ def test_the_gradient_of_many_microbatches_in_bf16_is_their_sum(tmp_path) -> Non
     for times in (1, 32):
         trainer.optimizer.zero_grad()
         for _ in range(times):
-            trainer._accumulate(part, StepMeter())
+            trainer._accumulate(part, StepMeter(), drafted_tokens(rows, 1))
         norms.append(trainer.optimizer.step()["grad_norm"] / times)
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+
+
+def test_no_step_holds_the_logits_of_a_microbatch(trainer, groups, monkeypatch) -> None:
+    rows = []
+    for kind, name in ((Head, "product"), (Transformer, "logits_of")):
+        original = getattr(kind, name)
+
+        def counted(self, hidden, original=original):
+            rows.append(hidden.numel() // hidden.shape[-1])
+            return original(self, hidden)
+
+        monkeypatch.setattr(kind, name, counted)
+    monkeypatch.setattr("etude.model.head_losses._CHUNK_ROWS", 16)
+    metrics = trainer.train(0, groups)
+    assert max(rows) == 16 < metrics["trained_tokens"]
 
 
 def test_a_step_done_is_not_repeated_and_none_is_skipped(trainer, groups, tmp_path) -> None:
@@ -154,6 +169,22 @@ def test_the_same_batches_give_the_same_bits_across_a_restart(tmp_path) -> None:
         other = open_trainer(tmp_path / "other", recipe)
         other.train(step, batches[step])
     assert equal(weights(one), weights(other))
+
+
+def test_the_heads_follow_the_trunk_which_does_not_notice(tmp_path, groups) -> None:
+    ends, accepted = [], []
+    for draft_loss in (1.0, 0.0):
+        trainer = open_trainer(tmp_path / str(draft_loss), tiny_recipe(draft_loss=draft_loss))
+        before = weights(trainer)
+        accepted += [trainer.train(step, groups).get("draft_accepted") for step in range(4)]
+        ends.append(weights(trainer))
+    trained, untrained = ends
+    heads = {name for name in before if name.startswith("mtp.")}
+    moved = {name for name in before if not torch.equal(trained[name], untrained[name])}
+    assert moved == {name for name in heads if not name.endswith("bias")}, "routers are not balanced in RL"
+    assert all(torch.equal(untrained[name], before[name]) for name in heads)
+    assert accepted[0] + 0.02 < accepted[3]
+    assert accepted[4:] == [None] * 4
 
 
 def test_replay_and_the_reference_are_used_when_the_recipe_says_so(tmp_path) -> None:
@@ -235,8 +266,11 @@ def test_rounded_it_computes_what_the_engine_computed_and_publishes_codes(tmp_pa
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_poisoned_weights_leave_nothing_behind(trainer, groups, tmp_path, bad) -> None:
+def test_poisoned_weights_leave_nothing_behind(tmp_path, bad) -> None:
     """In a weight that no gradient reaches, so that the training itself does not see it."""
+    recipe = tiny_recipe(draft_loss=0.0)
+    trainer = open_trainer(tmp_path, recipe)
+    groups = make_groups(recipe, trainer.model, 0)
     with torch.no_grad():
         trainer.model.mtp[0].eh_proj.weight[3, 4] = bad
     with pytest.raises(PoisonedWeights, match=r"no version is made of these weights: mtp\.0\.eh_proj\.weight has 1 "):

@@ -8,7 +8,15 @@ from torch import nn
 
 from etude.journal import read_rows
 from etude.recipe.training import OptimizerRecipe, StageRecipe
-from etude.training import CheckpointError, MasterWeights, NonFiniteError, StageRunner, StepLoss, build_optimizer
+from etude.training import (
+    CheckpointError,
+    MasterWeights,
+    NonFiniteError,
+    StageRunner,
+    StepLoss,
+    back_propagate,
+    build_optimizer,
+)
 
 STEPS = 9
 
@@ -30,7 +38,7 @@ def runner(folder, *, every=1000.0, identity="a", spoil=None, dtype=torch.float3
     def compute_loss(step):
         x = torch.randn(5, 6, generator=torch.Generator().manual_seed(step)).to(dtype)
         loss = model.layers(x).float().square().mean()  # dropout draws from the global generator
-        return StepLoss(loss * (float("nan") if step == spoil else 1), 5)
+        yield StepLoss(loss * (float("nan") if step == spoil else 1), 5)
 
     def after_step(step):
         model.seen += step
@@ -114,6 +122,25 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     finish(tmp_path)
     with pytest.raises(CheckpointError, match="another recipe, code or input"):
         finish(tmp_path, identity="b")
+
+
+def test_microbatches_add_up_and_one_graph_exists_at_a_time():
+    model = nn.Linear(3, 1, bias=False)
+    optim = build_optimizer(model, OptimizerRecipe(), STEPS)
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+
+    def parts():
+        for number in range(3):
+            assert ("weight" in optim.masters.gradients) is (number > 0), "the part before has been back-propagated"
+            yield StepLoss(model(x[2 * number :][:2]).sum() / 6, 2, {"share": 1 / 3} if number else {})
+
+    loss, tokens, metrics = back_propagate(optim, parts())
+    assert (loss, tokens, metrics) == (
+        pytest.approx(float(model(x).detach().mean())),
+        6,
+        {"share": pytest.approx(2 / 3)},
+    )
+    torch.testing.assert_close(optim.masters.gradients["weight"], x.mean(0)[None])
 
 
 def test_a_loss_that_is_not_finite_stops_with_its_step(tmp_path):

@@ -52,6 +52,19 @@ def test_the_norm_is_reported_and_clipped():
     assert float(first.norm()) == pytest.approx(0.1, rel=1e-4)
 
 
+def test_the_heads_norm_does_not_scale_the_trunks_gradient():
+    model = nn.ModuleDict({"trunk": nn.Linear(4, 4), "mtp": nn.Linear(4, 4)})
+    optim = build_optimizer(model, recipe(grad_clip=1.0), 10)
+    for part, norm in (("trunk", 0.5), ("mtp", 100.0)):
+        for parameter in model[part].parameters():
+            parameter.grad = torch.full_like(parameter, norm / 20**0.5)
+    assert optim.step()["grad_norm"] == pytest.approx(0.5)
+    moments = optim.state_dict()["moments"]
+    for part, norm in (("trunk", 0.5), ("mtp", 1.0)):
+        moved = torch.cat([moments[f"{part}.{name}"].flatten() for name in ("weight", "bias")])
+        assert float(moved.norm()) == pytest.approx(0.1 * norm, rel=1e-4)
+
+
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_parameters_without_a_gradient_do_not_move(name):
     model = small()

@@ -59,7 +59,9 @@ def plan_run(recipe: Recipe) -> RunPlan:
     pace = probe(recipe, compute)
     config = ModelConfig.from_recipe(recipe.model, recipe.tokenizer.vocab_size)
     count = config.parameter_count()
-    longest = max(recipe.pretrain.batch * recipe.pretrain.length, recipe.rl.microbatch_tokens)
+    stages = recipe.pretrain, recipe.long, recipe.mtp, recipe.sft
+    passes = (max(stage.length, min(stage.batch * stage.length, stage.microbatch_tokens)) for stage in stages)
+    longest = max(recipe.rl.microbatch_tokens, *passes)
     activations = longest * (config.hidden_size * 40 * config.num_hidden_layers + config.vocab_size * 3) * 4
     memory = count.total * _BYTES_PER_PARAMETER + activations
     return RunPlan(compute, pace, count.total, count.active, memory, plan_stages(recipe, pace))

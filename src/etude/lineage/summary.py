@@ -104,6 +104,7 @@ def _rl(result: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
         "trained_tokens": int(tokens),
         **_ends(rows, "solved"),
         **_ends(rows, "truncated"),
+        **_ends([row for row in rows if "draft_accepted" in row], "draft_accepted"),
     }
 
 

@@ -16,19 +16,23 @@ from etude.model.errors import (
     UnsupportedCheckpoint,
 )
 from etude.model.experts import expert_matmul
+from etude.model.head import Head
+from etude.model.head_losses import head_agreement, head_cross_entropy, head_divergence, head_logprobs
 from etude.model.precision.numerics import Numerics
 from etude.model.rounding import compute_with, prepare, restore, round_with, serve, served_state
 from etude.model.router import UNKNOWN, Replay
-from etude.model.transformer import Output, Transformer
+from etude.model.transformer import MtpHidden, Output, Transformer
 
 __all__ = [
     "UNKNOWN",
     "CacheOverrun",
     "CannotQuantise",
+    "Head",
     "KernelUnavailable",
     "LatentCache",
     "ModelConfig",
     "ModelError",
+    "MtpHidden",
     "Numerics",
     "Output",
     "Parameters",
@@ -42,6 +46,10 @@ __all__ = [
     "checkpoint_faults",
     "compute_with",
     "expert_matmul",
+    "head_agreement",
+    "head_cross_entropy",
+    "head_divergence",
+    "head_logprobs",
     "load_codes",
     "load_hf",
     "prepare",

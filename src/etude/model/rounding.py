@@ -126,7 +126,7 @@ def serve(model: nn.Module) -> None:
 def prepare(model: nn.Module) -> None:
     """Recompute the weights that a served network caches. Call it after loading weights."""
     for module in model.modules():
-        if isinstance(module, ServedExperts | Linear):
+        if isinstance(module, ServedExperts | Linear | Transformer):
             module.prepare()
 
 
@@ -146,6 +146,8 @@ def restore(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, Linear):
             module.served = None
+        elif isinstance(module, Transformer):
+            module.wide_head_vh = None
 
 
 @torch.no_grad()

@@ -20,13 +20,13 @@ from etude.model.block import Block, MixtureOfExperts
 from etude.model.config import ModelConfig
 from etude.model.embedding import Embedding
 from etude.model.errors import ModelError
+from etude.model.head import Head
 from etude.model.mtp import MtpLayer
 from etude.model.norm import RMSNorm
 from etude.model.pieces import Packed
 from etude.model.rope import Rotary
 from etude.model.router import Replay, Routing
 from etude.model.step import Step
-from etude.model.tiles import linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,19 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class MtpOutput:
-    logits: list[Tensor]
-    """Logits of each head in fp32. Head k (from 0) has [B, T - 1 - k, V]; its row t predicts token t + 2 + k, as row
-    t + 1 + k of the trunk does."""
+class MtpHidden:
+    hidden: list[Tensor]
+    """Hidden states of each head after its norm, which the output head reads. Head k (from 0) has [B, T - 1 - k, H];
+    its row t predicts token t + 2 + k, as row t + 1 + k of the trunk does."""
     load_ke: Tensor
     """Number of tokens routed to each expert of each head's MoE layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class MtpOutput:
+    logits: list[Tensor]
+    """Logits of each head in fp32, from the hidden states of `MtpHidden`."""
+    load_ke: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,8 @@ class ExtendOutput:
 class Transformer(nn.Module):
     invariant = False
     """Whether to compute batch-invariantly: the result of a token then does not depend on the rest of its batch."""
+    wide_head_vh: Tensor | None = None
+    """The output head's weight in fp32, which `prepare` caches for inference."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -113,8 +122,8 @@ class Transformer(nn.Module):
 
         `documents_bt` holds the document id of each token, for rows with several documents; negative ids are padding.
         Attention is causal within a document. Without `positions_bt`, each document's positions start at 0. With
-        `logits=False` the logits are empty ([B, 0, V]), for losses that compute them in chunks from `hidden_bth` and
-        `head_vh`.
+        `logits=False` the logits are empty ([B, 0, V]), for the losses of `head_losses.py`, which compute them in
+        chunks from `hidden_bth`.
         """
         batch, length = tokens_bt.shape
         replay = replay.checked(self.config, batch, length) if replay is not None else None
@@ -136,20 +145,20 @@ class Transformer(nn.Module):
             refused_bt=_in_any_layer([r.refused_n for r in routings], batch, length),
         )
 
-    def mtp_logits(
+    def mtp_hidden(
         self,
         output: Output,
         tokens_bt: Tensor,
         *,
         positions_bt: Tensor | None = None,
         documents_bt: Tensor | None = None,
-    ) -> MtpOutput:
+    ) -> MtpHidden:
         """Run the MTP heads on the output of a forward pass, given the same tokens, positions and documents.
 
         At the last positions of a document the heads read a token of the next document, so mask those rows in the loss.
         """
         positions = _positions(tokens_bt, positions_bt, documents_bt)
-        hidden, logits, routings = output.hidden_bth, [], []
+        hidden, found, routings = output.hidden_bth, [], []
         for head, layer in enumerate(self.mtp):
             length = tokens_bt.shape[1] - 1 - head
             if length < 1:
@@ -158,10 +167,22 @@ class Transformer(nn.Module):
             context = self._context(tokens_bt[:, :length], documents)
             embedded = self._embed(tokens_bt[:, head + 1 :])
             hidden, routing = layer(embedded, hidden[:, :length], self.rotary(positions[:, :length]), context)
-            logits.append(self.logits_of(hidden))
+            found.append(hidden)
             routings += [self._load([routing], documents)] if routing is not None else []
         empty = torch.zeros(0, self.config.n_routed_experts, dtype=torch.int64, device=tokens_bt.device)
-        return MtpOutput(logits, torch.cat(routings) if routings else empty)
+        return MtpHidden(found, torch.cat(routings) if routings else empty)
+
+    def mtp_logits(
+        self,
+        output: Output,
+        tokens_bt: Tensor,
+        *,
+        positions_bt: Tensor | None = None,
+        documents_bt: Tensor | None = None,
+    ) -> MtpOutput:
+        """Run the MTP heads as `mtp_hidden` does, and return the logits of all their positions."""
+        heads = self.mtp_hidden(output, tokens_bt, positions_bt=positions_bt, documents_bt=documents_bt)
+        return MtpOutput([self.logits_of(hidden) for hidden in heads.hidden], heads.load_ke)
 
     @torch.inference_mode()
     def extend(self, tokens_t: Tensor, step: Step, read_r: Tensor | None = None) -> ExtendOutput:
@@ -207,14 +228,23 @@ class Transformer(nn.Module):
         return x if self.config.embedding_scale == 1 else x * self.config.embedding_scale
 
     @property
-    def head_vh(self) -> Tensor:
-        """The weight of the output head; the embedding if the two are tied."""
-        return self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+    def head(self) -> Head:
+        """The output head; its weight is the embedding if the two are tied."""
+        weight_vh = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        # The cache is for inference alone: it would miss the optimizer's steps.
+        return Head(weight_vh, self.invariant, None if torch.is_grad_enabled() else self.wide_head_vh)
 
     def logits_of(self, hidden: Tensor) -> Tensor:
         """Compute fp32 logits from hidden states after the final norm."""
-        logits: Tensor = linear(hidden, self.head_vh) if self.invariant else F.linear(hidden, self.head_vh)
-        return logits.to(torch.float32)
+        return self.head.logits(hidden)
+
+    @torch.no_grad()
+    def prepare(self) -> None:
+        """Cache the output head in fp32 for inference. Later changes of the weight have no effect until the next
+        call."""
+        self.wide_head_vh = None
+        if self.embed_tokens.weight.dtype != torch.float32:
+            self.wide_head_vh = self.head.widened().wide_vh
 
     def _context(self, tokens_bt: Tensor, documents_bt: Tensor | None) -> Context:
         dtype, length = self.embed_tokens.weight.dtype, tokens_bt.shape[1]

@@ -7,11 +7,14 @@ After every step the routers' biases are changed towards an even load of the exp
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import torch
 from torch import Tensor
 
 from etude.corpus import LOOKUP, Mixture, RowStream, Shards, mixture
 from etude.model import ModelConfig, Transformer
-from etude.pretrain.context import Rows, StageContext, next_token_loss
+from etude.pretrain.context import Rows, StageContext, next_token_losses
 from etude.pretrain.errors import PretrainError
 from etude.pretrain.measure import held_out, mean_loss
 from etude.pretrain.stage import StagePlan
@@ -32,18 +35,15 @@ def plan(context: StageContext) -> StagePlan:
     batches = held_out(measured, stage.length, stage.batch)
     loads: list[Tensor] = []
 
-    def compute_loss(step: int) -> StepLoss:
+    def compute_loss(step: int) -> Iterator[StepLoss]:
         if lookups is not None and step < lookup_steps:
             batch = lookups.batch(step, stage.batch * 2)
         else:
             batch = rest.batch(step - lookup_steps, stage.batch)
-        rows = Rows.of(batch, device)
-        loss, output = next_token_loss(model, rows)
-        loads[:] = [output.load_le]
-        return StepLoss(loss, rows.tokens.numel())
+        return next_token_losses(model, Rows.of(batch, device), stage.microbatch_tokens, loads)
 
     def after_step(step: int) -> None:
-        model.balance(loads[0], stage.balance_rate)
+        model.balance(torch.stack(loads).sum(0), stage.balance_rate)
 
     return StagePlan(
         recipe=stage,

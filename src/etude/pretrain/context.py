@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from etude.corpus import Batch, Corpus, open_corpus
-from etude.model import Output, Transformer, UnsupportedCheckpoint, compute_with, load_hf
+from etude.model import Output, Transformer, UnsupportedCheckpoint, compute_with, head_cross_entropy, load_hf
 from etude.pretrain.errors import PretrainError
 from etude.recipe import Recipe
-from etude.training import Compute, MasterWeights, linear_cross_entropy
+from etude.training import Compute, MasterWeights, StepLoss
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +81,30 @@ class Rows:
     def of(cls, batch: Batch, device: str) -> Rows:
         return cls(*(torch.from_numpy(array).to(device) for array in batch))
 
+    def parts(self, budget: int) -> list[Rows]:
+        """Cut the batch into parts of whole rows, each of at most `budget` tokens or a single row."""
+        count = max(1, budget // self.tokens.shape[1])
+        columns = self.tokens, self.targets, self.weights, self.positions, self.documents
+        return [Rows(*part) for part in zip(*(column.split(count) for column in columns), strict=True)]
 
-def next_token_loss(model: Transformer, rows: Rows, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, Output]:
-    """Return the weighted mean next-token loss, computed in chunks, and the forward pass's output, without logits."""
+
+def next_token_loss(
+    model: Transformer, rows: Rows, weights: torch.Tensor | None = None, *, total: torch.Tensor | None = None
+) -> tuple[torch.Tensor, Output]:
+    """Return the weighted mean next-token loss, computed in chunks, and the forward pass's output, without logits.
+    `total` is the sum of the weights of the batch, if `rows` are a part of one."""
     output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents, logits=False)
     weights = rows.weights if weights is None else weights
     hidden = output.hidden_bth.flatten(0, 1)
-    return linear_cross_entropy(hidden, model.head_vh, rows.targets.flatten(), weights.flatten()), output
+    return head_cross_entropy(hidden, model.head, rows.targets.flatten(), weights.flatten(), total=total), output
+
+
+def next_token_losses(model: Transformer, batch: Rows, budget: int, loads: list[torch.Tensor]) -> Iterator[StepLoss]:
+    """Compute the next-token loss of a batch in parts of at most `budget` tokens. Replaces the content of `loads` by
+    the parts' loads of the experts."""
+    loads.clear()
+    total = batch.weights.sum()
+    for rows in batch.parts(budget):
+        loss, output = next_token_loss(model, rows, total=total)
+        loads.append(output.load_le)
+        yield StepLoss(loss, rows.tokens.numel())

@@ -18,11 +18,19 @@ from etude.corpus import Mixture, TraceRows
 from etude.journal import Journal, RunPaths
 from etude.model import compute_with, load_hf, save_hf, served_state
 from etude.pretrain.context import Rows
-from etude.pretrain.sft import demonstration_loss
+from etude.pretrain.sft import demonstration_losses
 from etude.recipe import Recipe
 from etude.trace.file import read_traces
 from etude.trace.trace import Trace
-from etude.training import Compute, MasterWeights, build_optimizer, latest_checkpoint, load_checkpoint, save_checkpoint
+from etude.training import (
+    Compute,
+    MasterWeights,
+    back_propagate,
+    build_optimizer,
+    latest_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from etude.weights import WeightStore
 from etude.weights.torch_bridge import from_state_dict
 
@@ -102,10 +110,10 @@ class ContinuedTrainer:
         losses = []
         for step in range(steps):
             self.optimizer.zero_grad()
-            loss = demonstration_loss(self.model, Rows.of(batches.batch(step, stage.batch), self.compute.device), stage)
-            loss.loss.backward()
+            batch = Rows.of(batches.batch(step, stage.batch), self.compute.device)
+            loss, _, _ = back_propagate(self.optimizer, demonstration_losses(self.model, batch, stage))
             self.optimizer.step()
-            losses.append(float(loss.loss.detach()))
+            losses.append(loss)
         return losses
 
     def _save(self) -> None:

@@ -7,13 +7,15 @@ beyond the base length. The loss before training is that of the base model witho
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from etude.corpus import Mixture, RowStream, Shards, mixture
 from etude.model import Transformer, Yarn
-from etude.pretrain.context import Rows, StageContext, next_token_loss
+from etude.pretrain.context import Rows, StageContext, next_token_losses
 from etude.pretrain.errors import PretrainError
 from etude.pretrain.measure import held_out, mean_loss
 from etude.pretrain.stage import StagePlan
@@ -47,14 +49,12 @@ def plan(context: StageContext) -> StagePlan:
         context.masters(base)
         return measure(base)
 
-    def compute_loss(step: int) -> StepLoss:
-        rows = Rows.of(both.batch(step, stage.batch), device)
-        loss, output = next_token_loss(model, rows)
-        loads[:] = [output.load_le]
-        return StepLoss(loss, rows.tokens.numel())
+    def compute_loss(step: int) -> Iterator[StepLoss]:
+        batch = Rows.of(both.batch(step, stage.batch), device)
+        return next_token_losses(model, batch, stage.microbatch_tokens, loads)
 
     def after_step(step: int) -> None:
-        model.balance(loads[0], recipe.pretrain.balance_rate)
+        model.balance(torch.stack(loads).sum(0), recipe.pretrain.balance_rate)
 
     return StagePlan(
         recipe=stage,

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from etude.corpus import Batch, Mixture, RowStream
-from etude.model import Transformer
+from etude.model import Transformer, head_agreement, head_divergence
 from etude.pretrain.context import Rows, next_token_loss
 from etude.pretrain.errors import PretrainError
-from etude.training import draft_agreement
 
 HELD_OUT_TOKENS = 16_384
 
@@ -48,12 +47,14 @@ def draft_quality(model: Transformer, batches: Sequence[Batch], device: str) -> 
     accepted, same, counted = 0.0, 0.0, 0.0
     for batch in batches:
         rows = Rows.of(batch, device)
-        output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
-        drafts = model.mtp_logits(output, rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
+        output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents, logits=False)
+        drafts = model.mtp_hidden(output, rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
         weights = followed(rows, 1).flatten().float()
-        main = output.logits_btv[:, 1:].flatten(0, 1)
-        one, two = draft_agreement(drafts.logits[0].flatten(0, 1), main, weights)
-        accepted, same, counted = accepted + one, same + two, counted + float(weights.sum())
+        pair = drafts.hidden[0].flatten(0, 1), output.hidden_bth[:, 1:].flatten(0, 1)
+        _, share = head_divergence(*pair, model.head, weights)
+        accepted += float(share * weights.sum())
+        same += float(head_agreement(*pair, model.head, weights))
+        counted += float(weights.sum())
     return {"accepted_per_draft": accepted / max(counted, 1.0), "top1": same / max(counted, 1.0)}
 
 

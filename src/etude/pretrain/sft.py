@@ -2,26 +2,26 @@
 low.
 
 Every step also distils the MTP heads on its packed rows, so that drafts stay good while the trunk changes. The
-distillation loss gives gradients to the heads only. It influences the trunk in one way: the heads' gradients count in
-the global norm, by which all gradients are clipped together.
+distillation loss gives gradients to the heads only, and does not change a bit of the trunk.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from etude.corpus import Mixture, TraceRows, hold_out
 from etude.model import Transformer
-from etude.pretrain.context import Rows, StageContext
-from etude.pretrain.draft import detached, draft_loss, trunk_frozen
+from etude.pretrain.context import Rows, StageContext, next_token_loss
+from etude.pretrain.draft import detached, draft_loss, drafted, trunk_frozen
 from etude.pretrain.errors import PretrainError
 from etude.pretrain.measure import draft_quality, held_out, mean_loss
 from etude.pretrain.stage import StagePlan
 from etude.recipe.training import SftRecipe
 from etude.trace.file import read_traces
 from etude.trace.trace import Trace
-from etude.training import StepLoss, build_optimizer, weighted_cross_entropy
+from etude.training import StepLoss, build_optimizer
 
 _HELD_OUT_SHARE = 0.05
 
@@ -40,11 +40,13 @@ def plan(context: StageContext) -> StagePlan:
     held_stream = TraceRows(held, other_token_loss=0.0).stream("held out", length=stage.length, seed=0)
     batches = held_out(held_stream, stage.length, stage.batch)
 
-    def compute_loss(step: int) -> StepLoss:
-        found = demonstration_loss(model, Rows.of(streams.batch(step, stage.batch), device), stage)
+    def compute_loss(step: int) -> Iterator[StepLoss]:
+        parts = demonstration_losses(model, Rows.of(streams.batch(step, stage.batch), device), stage)
         if stage.measure_every and (step + 1) % (stage.measure_every * stage.log_every) == 0:
-            found.metrics["held_out_loss"] = mean_loss(model, batches, device)
-        return found
+            first = next(parts)
+            first.metrics["held_out_loss"] = mean_loss(model, batches, device)
+            yield first
+        yield from parts
 
     def measure() -> dict[str, float]:
         numbers = {"loss": mean_loss(model, batches, device)}
@@ -60,18 +62,19 @@ def plan(context: StageContext) -> StagePlan:
     )
 
 
-def demonstration_loss(model: Transformer, rows: Rows, stage: SftRecipe) -> StepLoss:
-    """Return a step's loss. Its value is the weighted mean next-token loss alone; its gradient also includes that of
-    the MTP heads' loss."""
-    output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
-    loss = weighted_cross_entropy(output.logits_btv, rows.targets, rows.weights)
-    metrics = {}
-    if model.mtp and stage.draft_loss > 0:
-        with trunk_frozen(model):
-            divergence, _ = draft_loss(model, detached(output), rows)
-        metrics["draft_loss"] = float(divergence.detach())
-        loss = loss + stage.draft_loss * (divergence - divergence.detach())  # gradient only; reports the token loss
-    return StepLoss(loss, rows.tokens.numel(), metrics)
+def demonstration_losses(model: Transformer, batch: Rows, stage: SftRecipe) -> Iterator[StepLoss]:
+    """Compute a step's loss in parts of at most `microbatch_tokens`. Its value is the weighted mean next-token loss
+    alone; its gradient also includes that of the MTP heads' loss."""
+    totals, weight = drafted(batch, len(model.mtp)), batch.weights.sum()
+    for rows in batch.parts(stage.microbatch_tokens):
+        loss, output = next_token_loss(model, rows, total=weight)
+        metrics = {}
+        if model.mtp and stage.draft_loss > 0:
+            with trunk_frozen(model):
+                divergence, _ = draft_loss(model, detached(output), rows, totals)
+            metrics["draft_loss"] = float(divergence.detach())
+            loss = loss + stage.draft_loss * (divergence - divergence.detach())  # gradient only, no value
+        yield StepLoss(loss, rows.tokens.numel(), metrics)
 
 
 def demonstrations(run: Path, stage: SftRecipe) -> list[Trace]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -40,7 +40,8 @@ class StagePlan:
     recipe: StageRecipe
     model: Transformer
     optim: Optim
-    compute_loss: Callable[[int], StepLoss]
+    compute_loss: Callable[[int], Iterable[StepLoss]]
+    """Computes the losses of a step's microbatches."""
     measure: Callable[[], dict[str, float]]
     """Returns the stage's metrics of the model in its current state."""
     inputs: dict[str, Any]
@@ -122,7 +123,7 @@ def _identity(context: StageContext, plan: StagePlan) -> str:
     known: dict[str, Any] = {
         "stage": context.name,
         "seed": context.recipe.seed,
-        "stage_recipe": plan.recipe.model_dump(mode="json", exclude=_UNREAD),
+        "stage_recipe": {name: value for name, value in plan.recipe.made_from().items() if name not in _UNREAD},
         "model": context.recipe.model.model_dump(mode="json"),
         "stdlib_share": context.recipe.corpus.stdlib_share,
         "inputs": plan.inputs,

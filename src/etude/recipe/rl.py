@@ -80,7 +80,8 @@ class ReplayRecipe(Section):
 
 
 class RlRecipe(Section):
-    LATER: ClassVar[frozenset[str]] = frozenset({"trust_by", "trust_difference"})
+    # RL without draft_loss left the MTP heads as they were: another result, but of no other stage or evaluation.
+    LATER: ClassVar[frozenset[str]] = frozenset({"trust_by", "trust_difference", "draft_loss"})
     mode: Literal["async", "sync"] = "async"
     """Whether RL samples and trains at the same time ("async"), or alternates between both ("sync"), which is
     bit-reproducible."""
@@ -112,6 +113,9 @@ class RlRecipe(Section):
     """Trust region by difference: a token whose probability has fallen by more than the first bound is not made less
     likely, and a token whose probability has risen by more than the second bound is not made more likely."""
     optimizer: OptimizerRecipe = OptimizerRecipe(name="adamw", lr=4e-4, warmup_steps=4, final_lr_share=1.0)
+    draft_loss: float = Field(1.0, ge=0)
+    """Weight of the distillation loss that adapts the MTP heads to the changing trunk. Only the heads get its gradient;
+    0 leaves them as they are."""
     minibatches: int = Field(1, ge=1)
     """Number of optimizer steps per RL step, each on a part of the batch's prompts."""
     min_spread: float = Field(0.05, ge=0)

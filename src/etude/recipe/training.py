@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,7 +24,8 @@ class OptimizerRecipe(Section):
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled weight decay, as in AdamW."""
     grad_clip: float = Field(1.0, gt=0)
-    """Maximum global norm of the gradient; a larger gradient is scaled down to it."""
+    """Maximum global norm of the gradient; a larger gradient is scaled down to it. The gradient of MTP heads has a norm
+    of its own."""
     warmup_steps: int = Field(10, ge=0)
     """Number of steps at the start over which the learning rate rises linearly from zero."""
     final_lr_share: float = Field(0.1, ge=0, le=1)
@@ -34,12 +35,17 @@ class OptimizerRecipe(Section):
 class StageRecipe(Section):
     """Settings that all supervised stages share. A stage trains for a number of steps on packed sequences."""
 
+    LATER: ClassVar[frozenset[str]] = frozenset({"microbatch_tokens"})
+
     steps: int = Field(100, ge=0)
     """Number of optimizer steps of the stage."""
     batch: int = Field(8, ge=1)
     """Number of packed sequences per step."""
     length: int = Field(256, ge=16)
     """Number of tokens per packed sequence."""
+    microbatch_tokens: int = Field(16_384, ge=64)
+    """Maximum number of tokens per forward pass: a step goes through its sequences in as many passes as it takes. A
+    longer sequence is one pass."""
     optimizer: OptimizerRecipe = OptimizerRecipe(name="muon", lr=6e-3)
     checkpoint_seconds: float = Field(20.0, ge=0)
     """Minimum seconds between two checkpoints, which are written at the end of a step; 0 writes one at every step."""

@@ -20,7 +20,6 @@ from etude.engine.builtin import BuiltinEngine
 from etude.engine.protocol import GenerateRequest, Generation, Sampling
 from etude.model import LatentCache, Transformer
 from etude.model.drift import Magnitudes, Pass, flips
-from etude.rl.loss import token_logprobs
 from etude.rl.measure import k3
 
 CHUNK = 64
@@ -37,8 +36,8 @@ class Scored:
     @classmethod
     def by(cls, logits_tv: Tensor, experts_tlk: Tensor, next_t: Tensor) -> Self:
         """Score the tokens `next_t`. Row t of `logits_tv` predicts token t; surplus rows are ignored."""
-        logprobs_t, _ = token_logprobs(logits_tv[: len(next_t)], next_t, 1.0)
-        return cls(logprobs_t, experts_tlk[: len(next_t)])
+        logs_tv = torch.log_softmax(logits_tv[: len(next_t)], dim=-1)
+        return cls(logs_tv.gather(1, next_t.unsqueeze(1)).squeeze(1), experts_tlk[: len(next_t)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ def forward(model: Transformer, part: RowBatch, mode: ReplayMode, threshold: flo
     return output
 
 
-def predicting_logits(model: Transformer, output: Output, part: RowBatch) -> Tensor:
-    """Return the logits that predict the sampled tokens, in order: fp32 [n, V]. No others are computed."""
+def predicting_hidden(output: Output, part: RowBatch) -> Tensor:
+    """Return the hidden states that predict the sampled tokens, in order: [n, H]."""
     predicted = torch.from_numpy(part.mask_bt)[:, 1:]
-    return model.logits_of(output.hidden_bth[:, :-1][predicted])
+    return output.hidden_bth[:, :-1][predicted]

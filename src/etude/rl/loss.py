@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from etude.model import Head
+from etude.model.head_losses import head_loss, slope_of_chosen, tempered
 from etude.rl.trust import TrustRegion
 
 
@@ -29,17 +31,9 @@ class LossParts:
     """Per sampled token, whether it had left the trust region in its advantage's direction: it has no gradient."""
 
 
-def token_logprobs(logits_nv: Tensor, tokens_n: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return the tokens' log-probs and the entropies of their distributions. Row i of `logits_nv` predicts token i."""
-    logp_nv = torch.log_softmax(logits_nv / temperature, dim=-1)
-    chosen_n = logp_nv.gather(1, tokens_n.unsqueeze(1)).squeeze(1)
-    with torch.no_grad():
-        entropy_n = -(logp_nv.exp() * logp_nv).sum(-1)
-    return chosen_n, entropy_n
-
-
 def policy_loss(
-    logits_nv: Tensor,
+    hidden_nh: Tensor,
+    head: Head,
     tokens_bt: Tensor,
     mask_bt: Tensor,
     engine_logprobs_bt: Tensor,
@@ -50,14 +44,27 @@ def policy_loss(
     trust: TrustRegion,
     constant: float,
 ) -> LossParts:
-    """Return the loss of a microbatch. `logits_nv` predict the tokens that `mask_bt` marks, row by row."""
+    """Return the loss of a microbatch. `hidden_nh` are the hidden states that predict the tokens which `mask_bt` marks,
+    row by row. Their logits exist for one chunk of tokens at a time."""
     predicted = mask_bt[:, 1:]
-    logp_n, entropy_n = token_logprobs(logits_nv, tokens_bt[:, 1:][predicted], temperature)
+    tokens_n = tokens_bt[:, 1:][predicted]
     engine_n = engine_logprobs_bt[:, 1:][predicted]
     advantage_n = advantages_b.unsqueeze(1).expand_as(predicted)[predicted]
-    delta_n = (logp_n - engine_n).detach()
-    ratio_n = delta_n.exp()
-    clipped_n = trust.left(delta_n, engine_n, advantage_n)
-    weight_n = ratio_n.clamp(max=ratio_cap).masked_fill(clipped_n, 0.0)
-    loss = -(weight_n * advantage_n * logp_n).sum() / constant
-    return LossParts(loss, delta_n, entropy_n, ratio_n > ratio_cap, clipped_n)
+    delta_n, entropy_n = torch.empty_like(engine_n), torch.empty_like(engine_n)
+    capped_n, clipped_n = (torch.empty_like(tokens_n, dtype=torch.bool) for _ in range(2))
+
+    def objective(logits_mv: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
+        logs_mv = torch.log_softmax(tempered(logits_mv, temperature), dim=-1)
+        chosen = tokens_n[part].unsqueeze(1)
+        logp_m, probabilities_mv = logs_mv.gather(1, chosen).squeeze(1), logs_mv.exp()
+        entropy_n[part] = -logs_mv.mul_(probabilities_mv).sum(-1)
+        delta_m = delta_n[part] = logp_m - engine_n[part]
+        ratio_m = delta_m.exp()
+        left_m = clipped_n[part] = trust.left(delta_m, engine_n[part], advantage_n[part])
+        capped_n[part] = ratio_m > ratio_cap
+        weight_m = ratio_m.clamp(max=ratio_cap).masked_fill(left_m, 0.0) * advantage_n[part] / constant
+        return -(weight_m * logp_m).sum(), slope_of_chosen(probabilities_mv, chosen, weight_m / temperature)
+
+    positions = torch.arange(len(tokens_n), device=tokens_n.device)
+    loss = head_loss(hidden_nh, head, positions, objective)
+    return LossParts(loss, delta_n, entropy_n, capped_n, clipped_n)

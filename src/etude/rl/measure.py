@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.model import Output, Transformer
+from etude.model import Output, Transformer, head_logprobs
 from etude.recipe.rl import RlRecipe
 from etude.rl.batch import Row, RowBatch, TrainingGroup, microbatches, trace_rows
-from etude.rl.forward import ReplayMode, forward, predicting_logits
-from etude.rl.loss import LossParts, token_logprobs
+from etude.rl.forward import ReplayMode, forward, predicting_hidden
+from etude.rl.loss import LossParts
 
 
 @dataclass(slots=True)
@@ -28,6 +28,9 @@ class StepMeter:
     """Number of tokens for which the replay used, in some layer, an expert that the trainer itself would not choose."""
     refused: int = 0
     updates: list[dict[str, float]] = field(default_factory=list)
+    draft_loss: float = 0.0
+    draft_accepted: float = 0.0
+    """Sums over minibatches of the MTP heads' loss, and of the probability that a draft is accepted."""
 
     def add(self, parts: LossParts, output: Output) -> None:
         self.loss += float(parts.loss.detach())
@@ -37,6 +40,10 @@ class StepMeter:
         self.clipped += int(parts.clipped.sum())
         self.overridden += _marked(output.overridden_bt)
         self.refused += _marked(output.refused_bt)
+
+    def drafts(self, loss: Tensor, accepted: Tensor) -> None:
+        self.draft_loss += float(loss.detach())
+        self.draft_accepted += float(accepted)
 
     def optimizer(self, update: dict[str, float]) -> None:
         self.updates.append(update)
@@ -57,7 +64,15 @@ class StepMeter:
             "refused": self.refused,
             "grad_norm": max(update["grad_norm"] for update in self.updates),
             "lr": self.updates[-1]["lr"],
+            **self._drafts(),
         }
+
+    def _drafts(self) -> dict[str, float]:
+        """Return the means over minibatches; nothing where no head was trained."""
+        if not self.draft_accepted:
+            return {}
+        count = len(self.updates)
+        return {"draft_loss": self.draft_loss / count, "draft_accepted": self.draft_accepted / count}
 
 
 def p99(values: Tensor) -> float:
@@ -123,6 +138,6 @@ def _deltas(model: Transformer, part: RowBatch, mode: ReplayMode, recipe: RlReci
     mask = torch.from_numpy(part.mask_bt)
     predicted = mask[:, 1:]
     tokens = torch.from_numpy(part.tokens_bt)[:, 1:][predicted]
-    logp, _ = token_logprobs(predicting_logits(model, output, part), tokens, recipe.temperature)
+    logp = head_logprobs(predicting_hidden(output, part), model.head, tokens, recipe.temperature)
     engine = torch.from_numpy(part.logprobs_bt)[:, 1:][predicted]
     return logp - engine, torch.from_numpy(part.versions_bt)[:, 1:][predicted]

@@ -18,7 +18,8 @@ from etude.journal import Journal, RunPaths, Waiting
 from etude.model import Transformer, compute_with, load_hf, prepare, save_hf, serve, served_state
 from etude.recipe import Recipe
 from etude.rl.batch import RowBatch, TrainingGroup, microbatches
-from etude.rl.forward import forward, predicting_logits
+from etude.rl.drafts import draft_loss, drafted_tokens
+from etude.rl.forward import forward, predicting_hidden
 from etude.rl.loss import policy_loss
 from etude.rl.measure import StepMeter, most_sampled_version, probe_replay, reference_kl
 from etude.rl.scoring import ScoredBatch, score_groups
@@ -79,8 +80,9 @@ class RlTrainer:
         probe = self._probe(batch) if step % self.rl.probe_every == 0 else {}
         for rows in batch.minibatches(self.rl.minibatches):
             self.optimizer.zero_grad()
+            drafted = drafted_tokens(rows, len(self.model.mtp))
             for part in microbatches(rows, self.rl.microbatch_tokens):
-                self._accumulate(part, meter)
+                self._accumulate(part, meter, drafted)
             if rows:
                 meter.optimizer(self.optimizer.step())
         tensors = self._tensors()  # raises on unsound weights before the step has written anything
@@ -107,10 +109,11 @@ class RlTrainer:
         save_hf(self.model, folder, tokenizer_file=self.paths.tokenizer)
         return str(folder)
 
-    def _accumulate(self, part: RowBatch, meter: StepMeter) -> None:
+    def _accumulate(self, part: RowBatch, meter: StepMeter, drafted: Sequence[torch.Tensor]) -> None:
         output = forward(self.model, part, self.rl.replay.mode, self.rl.replay.threshold)
         parts = policy_loss(
-            predicting_logits(self.model, output, part),
+            predicting_hidden(output, part),
+            self.model.head,
             torch.from_numpy(part.tokens_bt),
             torch.from_numpy(part.mask_bt),
             torch.from_numpy(part.logprobs_bt),
@@ -123,6 +126,11 @@ class RlTrainer:
         parts.loss.backward()
         self.optimizer.accumulate()
         meter.add(parts, output)
+        if self.rl.draft_loss and len(self.model.mtp) and part.tokens_bt.shape[1] > len(self.model.mtp) + 1:
+            loss, accepted = draft_loss(self.model, output, part, drafted)
+            (self.rl.draft_loss * loss).backward()
+            self.optimizer.accumulate()
+            meter.drafts(loss, accepted)
 
     def _probe(self, batch: ScoredBatch) -> dict[str, float]:
         version = most_sampled_version(batch.rows)

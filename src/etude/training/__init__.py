@@ -1,10 +1,9 @@
-"""Training code that pretraining and RL share: optimizers, schedules, losses, checkpoints and the step loop."""
+"""Training code that pretraining and RL share: optimizers, schedules, checkpoints and the step loop."""
 
 from etude.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from etude.training.compute import Compute, choose_compute
 from etude.training.errors import CheckpointError, NonFiniteError, TrainingError
-from etude.training.loop import Progress, StageRunner, StepLoss
-from etude.training.losses import draft_agreement, kl_to_teacher, linear_cross_entropy, weighted_cross_entropy
+from etude.training.loop import Progress, StageRunner, StepLoss, back_propagate
 from etude.training.masters import MasterWeights
 from etude.training.optimizers import Optim, build_optimizer
 from etude.training.schedule import learning_rate
@@ -19,14 +18,11 @@ __all__ = [
     "StageRunner",
     "StepLoss",
     "TrainingError",
+    "back_propagate",
     "build_optimizer",
     "choose_compute",
-    "draft_agreement",
-    "kl_to_teacher",
     "latest_checkpoint",
     "learning_rate",
-    "linear_cross_entropy",
     "load_checkpoint",
     "save_checkpoint",
-    "weighted_cross_entropy",
 ]

@@ -8,8 +8,9 @@ timing of checkpoints nor a kill changes a bit of the result.
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,8 @@ _METRICS, _CHECKPOINTS = "metrics.jsonl", "checkpoints"
 
 @dataclass(frozen=True, slots=True)
 class StepLoss:
+    """The loss of one microbatch. Those of a step's microbatches add up to the step's, and so do their metrics."""
+
     loss: Tensor
     """A scalar to call `backward` on."""
     tokens: int
@@ -48,11 +51,28 @@ class Progress:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
+def back_propagate(optim: Optim, parts: Iterable[StepLoss]) -> tuple[float, int, dict[str, float]]:
+    """Back-propagate the microbatches of a step, each before the next one is computed, so that one graph exists at a
+    time. Return the sums of their losses, tokens and metrics."""
+    loss, tokens, metrics = 0.0, 0, dict[str, float]()
+    for part in parts:
+        value = float(part.loss.detach())
+        if not math.isfinite(value):
+            raise NonFiniteError(f"the loss of step {optim.finished} is {value}: lower the learning rate")
+        part.loss.backward()
+        optim.accumulate()
+        loss, tokens = loss + value, tokens + part.tokens
+        for name, share in part.metrics.items():
+            metrics[name] = metrics.get(name, 0.0) + share
+    return loss, tokens, metrics
+
+
 class StageRunner:
     """Runs a stage's steps in its folder: resumes, saves checkpoints at intervals, and appends to metrics.jsonl.
 
-    `compute_loss(step)` is called with 0, 1, ...; `after_step(step)` runs after the update (for example to balance
-    routers) and may change buffers of the module, which are part of a checkpoint.
+    `compute_loss(step)` is called with 0, 1, ... and iterates over the step's microbatches; `after_step(step)` runs
+    after the update (for example to balance routers) and may change buffers of the module, which are part of a
+    checkpoint.
     """
 
     def __init__(
@@ -61,7 +81,7 @@ class StageRunner:
         recipe: StageRecipe,
         module: nn.Module,
         optim: Optim,
-        compute_loss: Callable[[int], StepLoss],
+        compute_loss: Callable[[int], Iterable[StepLoss]],
         *,
         identity: str = "",
         after_step: Callable[[int], None] | None = None,
@@ -124,16 +144,12 @@ class StageRunner:
 
     def _one_step(self) -> tuple[float, dict[str, float], int]:
         self._optim.zero_grad()
-        result = self._compute_loss(self.step)
-        loss = float(result.loss.detach())
-        if loss != loss or abs(loss) == float("inf"):
-            raise NonFiniteError(f"the loss of step {self.step} is {loss}: lower the learning rate")
-        result.loss.backward()
+        loss, tokens, metrics = back_propagate(self._optim, self._compute_loss(self.step))
         taken = self._optim.step()
         if self._after_step is not None:
             self._after_step(self.step)
         self.step += 1
-        return loss, result.metrics | taken, result.tokens
+        return loss, metrics | taken, tokens
 
     def _log(self, progress: Progress) -> None:
         values = {"step": progress.step, "loss": progress.loss, "tokens_per_second": progress.tokens_per_second}

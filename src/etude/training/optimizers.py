@@ -1,8 +1,9 @@
 """The optimizers: AdamW, or Muon for the weight matrices inside the layers and AdamW for all other parameters.
 
-Both update fp32 master weights. One `step` clips by the global norm, updates the masters, and copies them, rounded, to
-the module's parameters. A parameter without a gradient is not changed at all (no decay either): stages freeze parts of
-the network by not computing their gradient. `state_dict` holds everything a resumed run needs.
+Both update fp32 master weights. One `step` clips by the global norm (MTP heads by their own), updates the masters, and
+copies them, rounded, to the module's parameters. A parameter without a gradient is not changed at all (no decay
+either): stages freeze parts of the network by not computing their gradient. `state_dict` holds everything a resumed run
+needs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from etude.training.muon import Blocks, blocks_of, idle_experts, muon_updates
 from etude.training.schedule import learning_rate
 
 _ADAM_EPS = 1e-8
+_HEADS = "mtp."
+"""Beginning of the names of the MTP heads' parameters."""
 
 
 def build_optimizer(
@@ -61,13 +64,13 @@ class Optim:
 
     @torch.no_grad()
     def step(self) -> dict[str, float]:
-        """Do one update, which uses up the gradients. Return {"lr", "grad_norm"}, where grad_norm is the global
-        gradient norm before clipping."""
+        """Do one update, which uses up the gradients. Return {"lr", "grad_norm"}, where grad_norm is the gradient norm
+        before clipping (see `_clip`)."""
         self.masters.collect()
         gradients = self.masters.gradients
         names = [name for name in self.masters.parameters if name in gradients]
         lr = self.rate()
-        norm = self._clip([gradients[name] for name in names])
+        norm = self._clip({name: gradients[name] for name in names})
         for name in names:
             if name not in self._moments:
                 self._moments[name] = torch.zeros_like(self.masters.masters[name])
@@ -101,9 +104,16 @@ class Optim:
         # Copy into fresh storage with the usual alignment: kernels may round differently on other alignments.
         return torch.empty_like(self.masters.masters[name]).copy_(tensor)
 
-    def _clip(self, gradients: list[Tensor]) -> float:
-        if not gradients:
-            return 0.0
+    def _clip(self, gradients: dict[str, Tensor]) -> float:
+        """Clip the gradients of the MTP heads and all others, each by their own norm: no gradient of the heads' loss
+        reaches the trunk where it is detached, so their norm must not scale the trunk's. Return the norm of the others,
+        or that of the heads where they alone have gradients."""
+        heads = [gradient for name, gradient in gradients.items() if name.startswith(_HEADS)]
+        others = [gradient for name, gradient in gradients.items() if not name.startswith(_HEADS)]
+        norms = [self._clip_together(group) for group in (others, heads) if group]
+        return norms[0] if norms else 0.0
+
+    def _clip_together(self, gradients: list[Tensor]) -> float:
         norm = float(torch.stack(torch._foreach_norm(gradients)).norm())
         if norm != norm or norm == float("inf"):
             raise NonFiniteError(f"the gradient of step {self.finished} is not finite: lower the learning rate")

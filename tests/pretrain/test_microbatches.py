@@ -1,0 +1,76 @@
+"""Every stage in parts: none is larger than the recipe allows, together they are the batch; logits in smaller ones."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from etude.model import Head, Transformer
+from etude.pretrain import StageContext
+from etude.pretrain.stage import _identity, _plan
+from etude.training import Compute, back_propagate
+
+from .make import small_recipe
+
+ONE_THREAD = Compute("cpu", "float32", 1, "a test")
+
+
+def with_budget(recipe, stage, budget):
+    return recipe.model_copy(update={stage: getattr(recipe, stage).model_copy(update={"microbatch_tokens": budget})})
+
+
+@pytest.mark.parametrize(
+    ("stage", "step"), [("pretrain", 0), ("pretrain", 6), ("long", 0), ("mtp", 0), ("mtp", 8), ("sft", 0)]
+)
+def test_parts_add_up_to_the_batch(finished, stage, step):
+    """The steps are one of each kind: look-up documents in pretrain, joint steps in mtp."""
+    run, recipe, _ = finished
+    found = []
+    for budget in (16_384, 64):
+        plan = _plan(StageContext(run, with_budget(recipe, stage, budget), ONE_THREAD, stage))
+        sizes = []
+        plan.model.register_forward_pre_hook(lambda _module, inputs, sizes=sizes: sizes.append(inputs[0].numel()))
+        loss, tokens, metrics = back_propagate(plan.optim, plan.compute_loss(step))
+        if plan.after_step is not None:
+            plan.after_step(step)
+        assert sum(sizes) == tokens
+        found.append((sizes, loss, metrics, plan.optim.masters.gradients, dict(plan.model.named_buffers())))
+    (whole, loss, metrics, gradients, biases), (parts, *others) = found
+    assert len(whole) == 1
+    assert len(parts) > 1
+    assert max(parts) == max(64, recipe.long.length if stage == "long" else 0)
+    assert others[0] == pytest.approx(loss, rel=1e-5)
+    assert others[1] == pytest.approx(metrics, rel=1e-5)
+    assert others[2].keys() == gradients.keys()
+    largest = max(float(gradient.abs().max()) for gradient in gradients.values())
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(others[2][name], gradient, rtol=1e-4, atol=1e-5 * largest)
+    assert all(torch.equal(bias, others[3][name]) for name, bias in biases.items())
+
+
+@pytest.mark.parametrize("stage", ["mtp", "sft"])
+def test_no_stage_holds_the_logits_of_a_batch(finished, stage, monkeypatch):
+    run, recipe, _ = finished
+    rows = []
+    for kind, name in ((Head, "product"), (Transformer, "logits_of")):
+        original = getattr(kind, name)
+
+        def counted(self, hidden, original=original):
+            rows.append(hidden.numel() // hidden.shape[-1])
+            return original(self, hidden)
+
+        monkeypatch.setattr(kind, name, counted)
+    monkeypatch.setattr("etude.model.head_losses._CHUNK_ROWS", 32)
+    monkeypatch.setattr("etude.pretrain.measure.HELD_OUT_TOKENS", 256)
+    plan = _plan(StageContext(run, recipe, ONE_THREAD, stage))
+    back_propagate(plan.optim, plan.compute_loss(0))
+    plan.measure()
+    assert max(rows) == 32
+
+
+def test_checkpoints_from_before_there_were_microbatches_still_resume():
+    recipe = small_recipe(Path("code"))
+    plan = SimpleNamespace(recipe=recipe.pretrain, inputs={"corpus": "0"})
+    known = "4cb3efc659cb3838c6f2e3f144473b8038bdb7edc4267becab4fee1eb93764ec"
+    assert _identity(SimpleNamespace(name="pretrain", recipe=recipe), plan) == known
