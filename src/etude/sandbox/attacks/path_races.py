@@ -55,7 +55,8 @@ async def _race(scene: Scene, how: str, call: str) -> None:
     await other.write_file("hidden", OTHERS_SECRET.encode())
     refused: list[str] = []
     for number in range(0, scene.races, _COPIES):
-        goal, period = (options[number // _COPIES % len(options)] for options in (goals(scene), _PERIODS))
+        turn, links = number // _COPIES, goals(scene)
+        goal, period = links[turn % len(links)], _PERIODS[turn % len(_PERIODS)]
         box = await scene.sandboxes.create(scene.spec(_SETTLED))
         try:
             if call == "fork":  # A process with an open file cannot be moved, so its cell is copied.
