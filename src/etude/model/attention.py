@@ -9,50 +9,20 @@ bits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from etude.model.attend import Mask, attend
 from etude.model.config import LATENT_NORM_EPS, ModelConfig
 from etude.model.linear import Linear
 from etude.model.norm import RMSNorm
-from etude.model.pieces import Packed, attend_latents, attend_pieces
+from etude.model.pieces import Packed
 from etude.model.rope import rotate
 from etude.model.step import LayerStep
 from etude.model.tiles import per_head
 
-LONG = 2048
-"""Sequence length from which attention on a CPU uses the fused kernel. Other devices always use it."""
-QUERY_BLOCK = 128
-"""Number of queries per matmul. Each block of queries skips the keys after it, which saves nearly half of the
-scores."""
-
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines of the rotary embedding, as rope.py computes them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mask:
-    """Causal mask that also separates the documents packed into one sequence."""
-
-    bias: Tensor | None
-    """Added to the scores: 0 where a query may attend, else -inf. None means the fused kernel's own causal mask."""
-    explicit: bool
-    """Whether attention runs as matmuls in blocks of queries instead of the fused kernel."""
-
-    @classmethod
-    def build(cls, length: int, documents_bt: Tensor | None, dtype: torch.dtype, device: torch.device) -> Mask:
-        """Build the mask for sequences of `length` tokens; `documents_bt` holds each token's document id."""
-        # Measured on CPU, forward and backward at T = 256: explicit blocks beat the fused kernel in bf16 and in fp32.
-        explicit = device.type == "cpu" and length < LONG
-        if documents_bt is None and not explicit:
-            return cls(None, explicit=False)
-        hidden = torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
-        if documents_bt is not None:
-            hidden = (hidden | (documents_bt[:, :, None] != documents_bt[:, None, :])).unsqueeze(1)
-        return cls(torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf")), explicit)
 
 
 Context = Mask | Packed | LayerStep
@@ -110,8 +80,7 @@ class LatentAttention(nn.Module):
         k_nope, v = kv.split([config.qk_nope_head_dim, config.v_head_dim], dim=-1)
         q = torch.cat((q_nope, q_rope), dim=-1).transpose(1, 2)
         k = torch.cat((k_nope, k_rope.expand_as(q_rope)), dim=-1).transpose(1, 2)
-        attend = _attend_in_blocks if mask.explicit else _attend_fused
-        return attend(q, k, v.transpose(1, 2), mask.bias, config.softmax_scale).transpose(1, 2).flatten(2)
+        return attend(q, k, v.transpose(1, 2), mask, config.softmax_scale).transpose(1, 2).flatten(2)
 
     def _absorbed(self, q_nope: Tensor, q_rope: Tensor, latent_tw: Tensor, context: LayerStep | Packed) -> Tensor:
         """Attend in the latent space (absorbed form). Inputs are flat lists of tokens, [T, heads, ...]."""
@@ -124,44 +93,10 @@ class LatentAttention(nn.Module):
             mixed_thw = context.attend(q_thw, latent_tw, config.softmax_scale)
         else:
             context.write(latent_tw)
-            mixed_thw = _attend_step(q_thw, context, config.softmax_scale)
+            mixed_thw = context.attend(q_thw, config.softmax_scale)
         # The rotary part of the mix is discarded: cheaper than copying the latents without it.
         return times(mixed_thw[..., : config.kv_lora_rank], up_v).flatten(1)
 
 
 def _per_head(x_thk: Tensor, weight_hmk: Tensor) -> Tensor:
     return torch.bmm(x_thk.transpose(0, 1), weight_hmk.mT).transpose(0, 1)
-
-
-def _attend_step(q_thw: Tensor, context: LayerStep, scale: float) -> Tensor:
-    if context.step.pieces is not None:
-        return attend_pieces(q_thw, context.latents.flatten(0, 1), context.step.pieces, scale)
-    mixed = []
-    for part in context.step.parts:
-        q_pnw = q_thw[part.first : part.end].view(len(part.slots_p), -1, q_thw.shape[-1])
-        mixed.append(attend_latents(q_pnw, context.read(part), part.bias_pns, scale).view(-1, *q_thw.shape[1:]))
-    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
-
-
-def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    assert bias is not None
-    q, k_t, v = q * scale, k.contiguous().transpose(-1, -2), v.contiguous()
-    blocks, start = [], 0
-    for queries in q.split(QUERY_BLOCK, dim=2):
-        end = start + queries.shape[2]
-        # The gradient of a slice is a zero-filled copy of the full tensor, so the last block is not sliced.
-        last = end == q.shape[2]
-        scores = (queries @ (k_t if last else k_t[..., :end])).add_(bias[..., start:end, :end])
-        blocks.append(scores.softmax(-1) @ (v if last else v[:, :, :end]))
-        start = end
-    return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
-
-
-def _attend_fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    # Fused kernels that do not store the scores require q, k and v of equal width. Zero padding does not change the
-    # result.
-    width = max(q.shape[-1], v.shape[-1])
-    q, k = F.pad(q, (0, width - q.shape[-1])), F.pad(k, (0, width - k.shape[-1]))
-    padded = F.pad(v, (0, width - v.shape[-1]))
-    y = F.scaled_dot_product_attention(q, k, padded, attn_mask=bias, is_causal=bias is None, scale=scale)
-    return y[..., : v.shape[-1]]

@@ -19,6 +19,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from etude.model.attend import Mask, attend, document_lengths
 from etude.model.tiles import product
 
 QUERY_ROWS = 16
@@ -94,17 +95,18 @@ class Packed:
     """Attention context of a batch-invariant pass without a cache: packed documents [B, T], one row per document."""
 
     pieces: Pieces
-    bias: Tensor
-    """Causal and document mask [B or 1, 1, T, T] to add to the scores (0 or -inf). Only the backward pass uses it."""
+    shape: tuple[int, int]
+    """Rows and tokens per row of the batch."""
+    mask: Mask
+    """What the same batch attends to in ordinary attention, which the backward pass differentiates."""
 
     @classmethod
-    def of(cls, bias: Tensor, documents_bt: Tensor, heads: int) -> Packed:
-        """Build the attention context from the document id of each token. Tokens of one document must be adjacent."""
-        begins = torch.ones_like(documents_bt, dtype=torch.bool)
-        begins[:, 1:] = documents_bt[:, 1:] != documents_bt[:, :-1]
-        first_r = begins.flatten().nonzero().squeeze(1)
-        lengths_r = torch.diff(first_r, append=first_r.new_tensor([documents_bt.numel()]))
-        return cls(Pieces.cut(first_r, torch.zeros_like(first_r), lengths_r, first_r, heads), bias)
+    def of(cls, mask: Mask, documents_bt: Tensor, heads: int) -> Packed:
+        """Build the attention context from the document id of each token."""
+        lengths_r = torch.tensor(document_lengths(documents_bt), device=documents_bt.device)
+        first_r = lengths_r.cumsum(0) - lengths_r
+        pieces = Pieces.cut(first_r, torch.zeros_like(first_r), lengths_r, first_r, heads)
+        return cls(pieces, (documents_bt.shape[0], documents_bt.shape[1]), mask)
 
     def attend(self, q_thw: Tensor, latents_tw: Tensor, scale: float) -> Tensor:
         return cast(Tensor, _AttendPacked.apply(q_thw, latents_tw, self, scale))
@@ -141,15 +143,9 @@ def attend_pieces(q_thw: Tensor, latents_fw: Tensor, pieces: Pieces, scale: floa
     return mixed.index_select(0, pieces.places_t)
 
 
-def attend_latents(q_pnw: Tensor, keys_psw: Tensor, bias_pns: Tensor, scale: float) -> Tensor:
-    """Plain attention, softmax(q keys^T * scale + bias) keys, with equally many keys for all p entries of the batch."""
-    scores_pns = torch.baddbmm(bias_pns, q_pnw, keys_psw.transpose(1, 2), alpha=scale)
-    return torch.bmm(scores_pns.softmax(-1), keys_psw)
-
-
 class _AttendPacked(torch.autograd.Function):
     """Attention whose forward pass is batch-invariant (`attend_pieces`). Its backward pass is not: it recomputes and
-    differentiates plain attention over whole sequences."""
+    differentiates ordinary attention (attend.py)."""
 
     @staticmethod
     def forward(ctx: Any, q_thw: Tensor, latents_tw: Tensor, packed: Packed, scale: float) -> Tensor:
@@ -160,12 +156,13 @@ class _AttendPacked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         q_thw, latents_tw = (tensor.detach().requires_grad_() for tensor in ctx.saved_tensors)
-        bias, length = ctx.packed.bias, ctx.packed.bias.shape[-1]
+        packed: Packed = ctx.packed
         with torch.enable_grad():
-            q_bnw = q_thw.unflatten(0, (-1, length)).flatten(1, 2)
-            bias_bns = bias.squeeze(1).repeat_interleave(q_thw.shape[1], 1).expand(len(q_bnw), -1, -1)
-            y = attend_latents(q_bnw, latents_tw.unflatten(0, (-1, length)), bias_bns, ctx.scale).view_as(q_thw)
-        dq, dlatents = torch.autograd.grad(y, (q_thw, latents_tw), grads[0])
+            q_bhtw = q_thw.unflatten(0, packed.shape).transpose(1, 2)
+            latents_bgtw = latents_tw.unflatten(0, packed.shape).unsqueeze(1)
+            y_bhtw = attend(q_bhtw, latents_bgtw, latents_bgtw, packed.mask, ctx.scale)
+            y_thw = y_bhtw.transpose(1, 2).flatten(0, 1)
+        dq, dlatents = torch.autograd.grad(y_thw, (q_thw, latents_tw), grads[0])
         return dq, dlatents, None, None
 
 

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.model.errors import CacheOverrun
-from etude.model.pieces import Pieces
+from etude.model.pieces import Pieces, attend_pieces
 
 NARROW, WIDE = 2, 8
 """Tokens per narrow and per wide piece. Narrow pieces are for decoding sequences, which feed one token and perhaps a
@@ -193,6 +193,17 @@ class LayerStep:
 
     def write(self, latent_tw: Tensor) -> None:
         self.latents.view(-1, latent_tw.shape[-1]).index_copy_(0, self.step.places_t, latent_tw)
+
+    def attend(self, q_thw: Tensor, scale: float) -> Tensor:
+        """Return each query's attention-weighted sum over the latents of its sequence, [T, heads, latent width]."""
+        if self.step.pieces is not None:
+            return attend_pieces(q_thw, self.latents.flatten(0, 1), self.step.pieces, scale)
+        mixed = []
+        for part in self.step.parts:
+            q_pnw, keys_psw = q_thw[part.first : part.end].view(len(part.slots_p), -1, q_thw.shape[-1]), self.read(part)
+            scores_pns = torch.baddbmm(part.bias_pns, q_pnw, keys_psw.transpose(1, 2), alpha=scale)
+            mixed.append(torch.bmm(scores_pns.softmax(-1), keys_psw).view(-1, *q_thw.shape[1:]))
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
     def read(self, part: Part) -> Tensor:
         """Gather the latents that a part attends to: [pieces, window, latent width], valid until the next call.

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.model.attention import Context, Mask
+from etude.model.attend import Mask, document_starts
+from etude.model.attention import Context
 from etude.model.block import Block, MixtureOfExperts
 from etude.model.config import ModelConfig
 from etude.model.errors import ModelError
@@ -111,9 +112,9 @@ class Transformer(nn.Module):
         """Run whole sequences through the network.
 
         `documents_bt` holds the document id of each token, for rows with several documents; negative ids are padding.
-        Attention is causal within a document. Without `positions_bt`, each document's positions start at 0. With
-        `logits=False` the logits are empty ([B, 0, V]), for losses that compute them in chunks from `hidden_bth` and
-        `head_vh`.
+        A document is a run of equal ids in one row, and attention is causal within it. Without `positions_bt`, each
+        document's positions start at 0. With `logits=False` the logits are empty ([B, 0, V]), for losses that compute
+        them in chunks from `hidden_bth` and `head_vh`.
         """
         batch, length = tokens_bt.shape
         replay = replay.checked(self.config, batch, length) if replay is not None else None
@@ -216,13 +217,11 @@ class Transformer(nn.Module):
         return logits.to(torch.float32)
 
     def _context(self, tokens_bt: Tensor, documents_bt: Tensor | None) -> Context:
-        dtype, length = self.embed_tokens.weight.dtype, tokens_bt.shape[1]
+        mask = Mask.build(tokens_bt.shape[1], documents_bt, self.embed_tokens.weight.dtype, tokens_bt.device)
         if not self.invariant:
-            return Mask.build(length, documents_bt, dtype, tokens_bt.device)
+            return mask
         documents = torch.zeros_like(tokens_bt) if documents_bt is None else documents_bt
-        mask = Mask.build(length, documents, dtype, tokens_bt.device)
-        assert mask.bias is not None
-        return Packed.of(mask.bias, documents, self.config.num_attention_heads)
+        return Packed.of(mask, documents, self.config.num_attention_heads)
 
     def _experts(self, routings: list[Routing], batch: int, length: int) -> Tensor:
         k = self.config.num_experts_per_tok
@@ -249,8 +248,7 @@ def _positions(tokens_bt: Tensor, positions_bt: Tensor | None, documents_bt: Ten
     count = torch.arange(tokens_bt.shape[1], device=tokens_bt.device).expand_as(tokens_bt)
     if documents_bt is None:
         return count
-    begins = F.pad(documents_bt[:, 1:] != documents_bt[:, :-1], (1, 0), value=True)
-    return count - torch.where(begins, count, 0).cummax(1).values
+    return count - torch.where(document_starts(documents_bt), count, 0).cummax(1).values
 
 
 def _in_any_layer(marks: list[Tensor | None], batch: int, length: int) -> Tensor | None:
