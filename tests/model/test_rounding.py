@@ -11,8 +11,8 @@ from tests.model.conftest import TINY
 from torch import Tensor
 
 from etude.model import (
+    Cache,
     CannotQuantise,
-    LatentCache,
     ModelConfig,
     Numerics,
     Transformer,
@@ -59,7 +59,7 @@ def tokens_of(seed: int, batch: int = 3) -> Tensor:
 def fed_one_by_one(model: Transformer, tokens_bt: Tensor) -> Tensor:
     """Logits as an engine makes them, which decodes."""
     rows = torch.arange(len(tokens_bt))
-    cache = LatentCache(model.config, len(rows), LENGTH, model.embed_tokens.weight.dtype)
+    cache = Cache(model.config, len(rows), LENGTH, model.embed_tokens.weight.dtype)
     logits = []
     for position in range(LENGTH):
         step = cache.step(rows, torch.full_like(rows, position), torch.ones_like(rows))

@@ -3,7 +3,7 @@
 DeepSeek-V3 / Kimi-K2 architecture: multi-head latent attention, mixture of experts, multi-token prediction.
 """
 
-from etude.model.cache import LatentCache
+from etude.model.cache import Cache
 from etude.model.checkpoint import checkpoint_doubts, checkpoint_faults, load_codes, load_hf, save_hf
 from etude.model.config import ModelConfig, Parameters, Yarn
 from etude.model.errors import (
@@ -23,10 +23,10 @@ from etude.model.transformer import Output, Transformer
 
 __all__ = [
     "UNKNOWN",
+    "Cache",
     "CacheOverrun",
     "CannotQuantise",
     "KernelUnavailable",
-    "LatentCache",
     "ModelConfig",
     "ModelError",
     "Numerics",

@@ -26,7 +26,7 @@ Rotation = tuple[Tensor, Tensor]
 
 
 Context = Mask | Packed | LayerStep
-"""What a token attends to: keys of the same pass (Mask, Packed), or those in the latent cache (LayerStep)."""
+"""What a token attends to: keys of the same pass (Mask, Packed), or those in the cache (LayerStep)."""
 
 
 class LatentAttention(nn.Module):
@@ -89,11 +89,7 @@ class LatentAttention(nn.Module):
         up_k, up_v = up.split([config.qk_nope_head_dim, config.v_head_dim], dim=1)
         times = per_head if self.invariant else _per_head
         q_thw = torch.cat((times(q_nope, up_k.mT), q_rope), dim=-1)
-        if isinstance(context, Packed):
-            mixed_thw = context.attend(q_thw, latent_tw, config.softmax_scale)
-        else:
-            context.write(latent_tw)
-            mixed_thw = context.attend(q_thw, config.softmax_scale)
+        mixed_thw = context.attend(q_thw, latent_tw.unsqueeze(1), config.softmax_scale)
         # The rotary part of the mix is discarded: cheaper than copying the latents without it.
         return times(mixed_thw[..., : config.kv_lora_rank], up_v).flatten(1)
 

@@ -100,8 +100,17 @@ class ModelConfig:
 
     @property
     def latent_width(self) -> int:
-        """Number of values that the latent cache holds per token and layer: the latent and the rotary key."""
+        """Number of values that the cache holds per token and layer: the latent and the rotary key."""
         return self.kv_lora_rank + self.qk_rope_head_dim
+
+    @property
+    def cache_shape(self) -> tuple[int, int]:
+        """Number of groups of heads that have entries of their own in the cache, and numbers per entry."""
+        return 1, self.latent_width
+
+    @property
+    def heads_per_group(self) -> int:
+        return self.num_attention_heads
 
     @property
     def softmax_scale(self) -> float:

@@ -1,6 +1,6 @@
 """The network: maps tokens to logits, hidden states and the experts that were used.
 
-`forward` processes whole sequences (training, packed documents, router replay), `extend` generates with a latent cache.
+`forward` processes whole sequences (training, packed documents, router replay), `extend` generates with a cache.
 A test checks that the two agree to 1e-5 in fp32. In an `invariant` network they agree bit by bit and do not depend on
 the rest of the batch. `initialise` derives every parameter from the seed and the parameter's name alone.
 """
@@ -185,7 +185,7 @@ class Transformer(nn.Module):
         """Run a step through the first MTP head and return its logits for the token after next, at indices `read_r`.
 
         `hidden_th` are the hidden states that `extend` returned for the same step, `next_t` the tokens one position
-        later. Every position must be fed once, prompts included, because the head attends to its own latents.
+        later. Every position must be fed once, prompts included, because the head attends to its own entries.
         """
         if not self.mtp:
             raise ModelError("the model has no MTP head: num_nextn_predict_layers is 0")
@@ -221,7 +221,7 @@ class Transformer(nn.Module):
         if not self.invariant:
             return mask
         documents = torch.zeros_like(tokens_bt) if documents_bt is None else documents_bt
-        return Packed.of(mask, documents, self.config.num_attention_heads)
+        return Packed.of(mask, documents, self.config.cache_shape[0], self.config.heads_per_group)
 
     def _experts(self, routings: list[Routing], batch: int, length: int) -> Tensor:
         k = self.config.num_experts_per_tok
