@@ -1,4 +1,4 @@
-"""One transformer layer: latent attention, then a dense feed-forward or a mixture of experts, under published names."""
+"""One transformer layer: attention, then a dense feed-forward or a mixture of experts, under published names."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.model.attention import Context, LatentAttention, Rotation
+from etude.model.attention import Context, Rotation
 from etude.model.config import ModelConfig
 from etude.model.experts import expert_matmul
+from etude.model.latent_attention import LatentAttention
 from etude.model.linear import Linear
 from etude.model.norm import RMSNorm
 from etude.model.precision.kernels import ExpertKernels
