@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from shapes import CHECKED
 
-from etude.model import UNKNOWN, LatentCache, Replay, Transformer
+from etude.model import UNKNOWN, Cache, Replay, Transformer
 
 TOLERANCE = 1e-4
 
@@ -84,9 +84,9 @@ def extend_equals_forward(device: str) -> str:
 
 
 def extended(model: Transformer, asked: torch.Tensor) -> torch.Tensor:
-    """Logits of `model.extend` on the latent cache: all but the last eight tokens at once, then one token at a time."""
+    """Logits of `model.extend` on the cache: all but the last eight tokens at once, then one token at a time."""
     device, (rows, length) = asked.device, asked.shape
-    cache = LatentCache(model.config, rows, 64, device=device)
+    cache = Cache(model.config, rows, 64, device=device)
     slots = torch.arange(rows, device=device)
     parts = []
     for first, last in [(0, length - 8), *((place, place + 1) for place in range(length - 8, length))]:

@@ -1,4 +1,4 @@
-"""Throughput at a mid-size configuration in bf16: training (forward and backward) and decoding on the latent cache."""
+"""Throughput at a mid-size configuration in bf16: training (forward and backward) and decoding on the cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from shapes import MID, SMALL
 from torch.nn import functional
 
-from etude.model import LatentCache, Transformer
+from etude.model import Cache, Transformer, parameters_of
 
 
 def measure_training(device: str, small: bool, seconds: float) -> Iterator[dict[str, Any]]:
@@ -30,7 +30,7 @@ def measure_training(device: str, small: bool, seconds: float) -> Iterator[dict[
 def measure_decoding(device: str, small: bool, seconds: float) -> Iterator[dict[str, Any]]:
     model = _model(device, small).eval()
     for batch, context in ((4, 64),) if small else ((32, 1024), (256, 1024)):
-        cache = LatentCache(model.config, batch, context + 1, torch.bfloat16, device)
+        cache = Cache(model.config, batch, context + 1, torch.bfloat16, device)
         slots = torch.arange(batch, device=device)
         last = torch.randint(0, MID.vocab_size, (batch,), device=device)
         starts = torch.full((batch,), context, device=device)
@@ -39,7 +39,7 @@ def measure_decoding(device: str, small: bool, seconds: float) -> Iterator[dict[
 
 
 def _decode(
-    model: Transformer, cache: LatentCache, last_b: torch.Tensor, slots_b: torch.Tensor, starts_b: torch.Tensor
+    model: Transformer, cache: Cache, last_b: torch.Tensor, slots_b: torch.Tensor, starts_b: torch.Tensor
 ) -> None:
     """Decode one more token for every row."""
     step = cache.step(slots_b, starts_b, torch.ones_like(starts_b))
@@ -73,7 +73,7 @@ def _wait(device: str) -> None:
 
 
 def _line(name: str, model: Transformer, tokens: int, step_seconds: float, device: str) -> dict[str, Any]:
-    count = model.config.parameter_count()
+    count = parameters_of(model.config)
     peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
     return {
         "measure": name,

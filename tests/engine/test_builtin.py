@@ -9,7 +9,7 @@ from tests.engine.tiny import VOCAB, tiny_model
 
 from etude.engine.builtin import BuiltinEngine, Failure
 from etude.engine.protocol import EngineError, GenerateRequest, Sampling
-from etude.model import LatentCache
+from etude.model import Cache
 from etude.recipe.acting import EngineRecipe
 from etude.weights.torch_bridge import from_state_dict
 
@@ -156,7 +156,7 @@ def decided_by(models, versions, prompt, sequences):
     the token before it, and what older weights left of the tokens before that stays as it is."""
     rows = torch.arange(len(sequences))
     fed = torch.from_numpy(np.concatenate((np.tile(prompt, (len(sequences), 1)), sequences), 1)).long()
-    cache = LatentCache(models[0].config, len(sequences), fed.shape[1], torch.float32)
+    cache = Cache(models[0].config, len(sequences), fed.shape[1], torch.float32)
 
     def feed(model, begin, end):
         lengths = torch.full_like(rows, end - begin)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from etude.model import CacheOverrun, LatentCache, ModelConfig, ModelError, Transformer
+from etude.model import Cache, CacheOverrun, ModelError, Transformer, config_from_recipe
 from etude.model import step as step_module
 from etude.model.step import NARROW, PIECES_STEP, WIDE, Step
 from etude.recipe.model import ModelRecipe
@@ -37,7 +37,7 @@ def of_row(step: Step, row: int, count: int) -> Tensor:
     return step.first_b[row] + torch.arange(count)
 
 
-def feed(model: Transformer, cache: LatentCache, tokens: Tensor, plan: list[list[int]]) -> list[Tensor]:
+def feed(model: Transformer, cache: Cache, tokens: Tensor, plan: list[list[int]]) -> list[Tensor]:
     """Feeds row i of tokens in pieces plan[..][i]; the logits of every real position, per row."""
     starts, got = torch.zeros(4, dtype=torch.int64), [list[Tensor]() for _ in range(4)]
     for piece in plan:
@@ -60,8 +60,8 @@ PLANS = {
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_the_cache_equals_the_whole_forward(shaped: Transformer, tokens_of: Any, plan: list[list[int]]) -> None:
     tokens = tokens_of(4, 30)
-    cache = LatentCache(shaped.config, slots=6, context=40)
-    cache.latents.normal_(generator=torch.Generator().manual_seed(0))
+    cache = Cache(shaped.config, slots=6, context=40)
+    cache.entries.normal_(generator=torch.Generator().manual_seed(0))
     got = feed(shaped, cache, tokens, plan)
     with torch.no_grad():
         expected = shaped(tokens).logits_btv
@@ -73,7 +73,7 @@ def test_experts_hidden_states_and_logits_where_they_are_read(model_of: Any, tok
     model, tokens = model_of(), tokens_of(4, 30)
     with torch.no_grad():
         whole = model(tokens)
-    cache = LatentCache(model.config, slots=6, context=40)
+    cache = Cache(model.config, slots=6, context=40)
     lengths = torch.tensor(LENGTHS)
     step = cache.step(SLOTS, torch.zeros_like(lengths), lengths)
     out = model.extend(listed(step, tokens), step, step.first_b + lengths - 1)
@@ -87,15 +87,15 @@ def test_experts_hidden_states_and_logits_where_they_are_read(model_of: Any, tok
 
 @given(
     rows=st.lists(st.tuples(st.integers(0, 39), st.integers(0, 40)), min_size=1, max_size=12),
-    latents=st.sampled_from([64, 1 << 17]),
+    numbers=st.sampled_from([4096, 1 << 23]),
 )
-def test_a_step_lists_every_token_once(rows: list[tuple[int, int]], latents: int) -> None:
+def test_a_step_lists_every_token_once(rows: list[tuple[int, int]], numbers: int) -> None:
     starts = torch.tensor([start for start, _ in rows])
     lengths = torch.tensor([min(length, 40 - start) for start, length in rows])
-    config = ModelConfig.from_recipe(ModelRecipe(), 61)
+    config = config_from_recipe(ModelRecipe(), 61)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step_module, "LATENTS_AT_ONCE", latents)
-        step = LatentCache(config, 12, 40).step(torch.arange(len(rows)), starts, lengths)
+        patch.setattr(step_module, "NUMBERS_AT_ONCE", numbers)
+        step = Cache(config, 12, 40).step(torch.arange(len(rows)), starts, lengths)
     listed = torch.stack((step.rows_t, step.positions_t), 1)[step.real_t].tolist()
     wanted = [[b, p] for b, n in enumerate(lengths.tolist()) for p in range(int(starts[b]), int(starts[b]) + n)]
     assert sorted(listed) == wanted
@@ -106,19 +106,19 @@ def test_a_step_lists_every_token_once(rows: list[tuple[int, int]], latents: int
     padding = step.rows_t.numel() - len(wanted)
     assert padding < len(rows) * WIDE + PIECES_STEP * (WIDE + NARROW)
     for part in step.parts:
-        seen = (part.bias_pns == 0).sum(-1).view(-1, config.num_attention_heads)[:, 0]
+        seen = (part.bias_xns == 0).sum(-1).view(-1, config.heads_per_group)[:, 0]
         real = step.real_t[part.first : part.end]
         assert torch.equal(seen[real], step.positions_t[part.first : part.end][real] + 1)
-        assert part.scratch_pws.shape[0] * part.scratch_pws.shape[1] <= max(latents, 40)
+        assert part.scratch_pgsw.numel() <= max(numbers, 40 * config.cache_shape[1])
 
 
 def test_attention_in_many_parts_changes_nothing(
     model_of: Any, tokens_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, tokens = model_of(), tokens_of(4, 30)
-    at_once = feed(model, LatentCache(model.config, 6, 40), tokens, [LENGTHS])
-    monkeypatch.setattr(step_module, "LATENTS_AT_ONCE", 3 * 32)
-    in_parts = feed(model, LatentCache(model.config, 6, 40), tokens, [LENGTHS])
+    at_once = feed(model, Cache(model.config, 6, 40), tokens, [LENGTHS])
+    monkeypatch.setattr(step_module, "NUMBERS_AT_ONCE", 3 * 32 * model.config.cache_shape[1])
+    in_parts = feed(model, Cache(model.config, 6, 40), tokens, [LENGTHS])
     for a, b in zip(at_once, in_parts, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
@@ -126,7 +126,7 @@ def test_attention_in_many_parts_changes_nothing(
 def test_bf16_is_near(model_of: Any, tokens_of: Any) -> None:
     model = model_of(initializer_range=0.05).to(torch.bfloat16)
     tokens = tokens_of(4, 30)
-    got = feed(model, LatentCache(model.config, 6, 40, torch.bfloat16), tokens, PLANS["one_or_two"])
+    got = feed(model, Cache(model.config, 6, 40, torch.bfloat16), tokens, PLANS["one_or_two"])
     with torch.no_grad():
         expected = model(tokens).logits_btv
     for i, length in enumerate(LENGTHS):
@@ -138,7 +138,7 @@ def test_drafts_equal_the_mtp_head(shaped: Transformer, tokens_of: Any) -> None:
     with torch.no_grad():
         output = shaped(tokens)
         expected = shaped.mtp_logits(output, tokens).logits[0]
-    cache = LatentCache(shaped.config, slots=6, context=40)
+    cache = Cache(shaped.config, slots=6, context=40)
     starts, lengths = torch.zeros(4, dtype=torch.int64), torch.tensor([10, 4, 12, 20])
     for _ in range(4):
         step = cache.step(SLOTS, starts, lengths)
@@ -153,7 +153,7 @@ def test_a_prefix_is_shared(model_of: Any, tokens_of: Any) -> None:
     model = model_of()
     tokens = tokens_of(3, 20)
     tokens[:, :12] = tokens[0, :12]
-    cache = LatentCache(model.config, slots=4, context=32)
+    cache = Cache(model.config, slots=4, context=32)
     step = cache.step(long(1), long(0), long(12))
     model.extend(listed(step, tokens), step)
     cache.copy_prefix(1, [0, 3], 12)
@@ -167,7 +167,7 @@ def test_a_prefix_is_shared(model_of: Any, tokens_of: Any) -> None:
 
 def test_overruns_are_named(model_of: Any, tokens_of: Any) -> None:
     model = model_of(num_nextn_predict_layers=0)
-    cache = LatentCache(model.config, slots=2, context=16)
+    cache = Cache(model.config, slots=2, context=16)
     with pytest.raises(CacheOverrun, match="16 positions"):
         cache.step(long(0), long(13), long(4))
     step = cache.step(long(0), long(0), long(1))

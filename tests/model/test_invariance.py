@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from etude.model import LatentCache, ModelConfig, Replay, Transformer, compute_with, serve
+from etude.model import Cache, Replay, Transformer, compute_with, config_from_recipe, serve
 from etude.recipe.model import ModelRecipe
 from etude.recipe.precision import PrecisionRecipe
 
@@ -41,7 +41,7 @@ ROUNDED = [
 
 
 def network(dtype: torch.dtype, precision: PrecisionRecipe = PLAIN, **changes: Any) -> Transformer:
-    model = Transformer(ModelConfig.from_recipe(MODEL.model_copy(update=changes), VOCAB)).initialise(3).to(dtype)
+    model = Transformer(config_from_recipe(MODEL.model_copy(update=changes), VOCAB)).initialise(3).to(dtype)
     compute_with(model, precision)
     return model
 
@@ -89,7 +89,7 @@ class Row:
         return Seen(*(torch.cat(column) for column in zip(*self.parts, strict=True)))
 
 
-def feed(model: Transformer, cache: LatentCache, rows: Sequence[Row], lengths: Sequence[int]) -> None:
+def feed(model: Transformer, cache: Cache, rows: Sequence[Row], lengths: Sequence[int]) -> None:
     """One step: each row goes on by as many tokens."""
     starts = torch.tensor([row.at for row in rows])
     step = cache.step(torch.tensor([row.slot for row in rows]), starts, torch.tensor(lengths))
@@ -105,10 +105,10 @@ def sequence(length: int, seed: int) -> Tensor:
     return torch.randint(0, VOCAB, (length,), generator=torch.Generator().manual_seed(seed))
 
 
-def new_cache(model: Transformer, dtype: torch.dtype) -> LatentCache:
+def new_cache(model: Transformer, dtype: torch.dtype) -> Cache:
     """Full of what is no number: nothing of it may be read."""
-    cache = LatentCache(model.config, SLOTS, CONTEXT, dtype, invariant=model.invariant)
-    cache.latents.fill_(torch.nan)
+    cache = Cache(model.config, SLOTS, CONTEXT, dtype, invariant=model.invariant)
+    cache.entries.fill_(torch.nan)
     return cache
 
 
@@ -181,7 +181,7 @@ def crowd(model: Transformer, dtype: torch.dtype) -> list[tuple[Seen, Seen, Seen
     serve(model)
     cache = new_cache(model, dtype)
     if not model.invariant:
-        cache.latents.zero_()
+        cache.entries.zero_()
     rows = [Row(tokens, (5 * i + 2) % SLOTS) for i, tokens in enumerate(sequences)]
     for lengths in ([40, 1, 0, 1, 1, 30], [1, 1, 148, 62, 0, 2], [2, 0, 1, 1, 0, 39], [47, 1, 0, 0, 0, 0]):
         feed(model, cache, rows, lengths)

@@ -11,12 +11,12 @@ from tests.model.conftest import TINY
 from torch import Tensor
 
 from etude.model import (
+    Cache,
     CannotQuantise,
-    LatentCache,
-    ModelConfig,
     Numerics,
     Transformer,
     compute_with,
+    config_from_recipe,
     load_codes,
     load_hf,
     prepare,
@@ -46,7 +46,7 @@ SHAPE: dict[str, Any] = TINY | {
 def model_of(
     rounding: str, also: tuple[str, ...] = (), dtype: torch.dtype = torch.float32, seed: int = 1, **changes: Any
 ) -> Transformer:
-    config = ModelConfig.from_recipe(ModelRecipe(**{**SHAPE, **changes}), VOCAB)
+    config = config_from_recipe(ModelRecipe(**{**SHAPE, **changes}), VOCAB)
     model = Transformer(config).initialise(seed).to(dtype)
     round_with(model, None if rounding == "none" else Numerics(rounding, frozenset(also)))
     return model
@@ -59,7 +59,7 @@ def tokens_of(seed: int, batch: int = 3) -> Tensor:
 def fed_one_by_one(model: Transformer, tokens_bt: Tensor) -> Tensor:
     """Logits as an engine makes them, which decodes."""
     rows = torch.arange(len(tokens_bt))
-    cache = LatentCache(model.config, len(rows), LENGTH, model.embed_tokens.weight.dtype)
+    cache = Cache(model.config, len(rows), LENGTH, model.embed_tokens.weight.dtype)
     logits = []
     for position in range(LENGTH):
         step = cache.step(rows, torch.full_like(rows, position), torch.ones_like(rows))

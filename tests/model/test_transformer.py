@@ -6,14 +6,17 @@ from typing import Any
 import pytest
 import torch
 
-from etude.model import Transformer
-from etude.model import attention as attention_module
+from etude.model import Transformer, attend, compute_with
+from etude.recipe.precision import PrecisionRecipe
 
 CUTS = [5, 1, 12, 6]
 
 
 def packed_documents(lengths: list[int]) -> torch.Tensor:
     return torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))[None]
+
+
+IDS = packed_documents(CUTS)
 
 
 def test_packed_documents_equal_separate_ones(shaped: Transformer, tokens_of: Any) -> None:
@@ -48,16 +51,48 @@ def test_gradients_do_not_leak_between_documents(model_of: Any, tokens_of: Any) 
     assert touched.tolist() == [6 <= t < 18 for t in range(sum(CUTS))]
 
 
+def test_a_document_is_a_run_of_equal_ids(model_of: Any, tokens_of: Any) -> None:
+    model, tokens = model_of(), tokens_of(1, sum(CUTS))
+    distinct, repeated = (model(tokens, documents_bt=ids).logits_btv for ids in (IDS, IDS % 2))
+    assert torch.equal(distinct, repeated)
+
+
+@pytest.mark.parametrize("invariant", [False, True])
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_fused_kernel_equals_the_explicit_blocks(
-    model_of: Any, tokens_of: Any, packed: bool, monkeypatch: pytest.MonkeyPatch
+def test_long_rows_equal_short_ones(
+    model_of: Any, tokens_of: Any, packed: bool, invariant: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, tokens = model_of(), tokens_of(2, 300)
-    documents = packed_documents([100, 150, 50]).expand(2, -1) if packed else None
-    explicit = model(tokens, documents_bt=documents).logits_btv
-    monkeypatch.setattr(attention_module, "LONG", 256)
-    fused = model(tokens, documents_bt=documents).logits_btv
-    torch.testing.assert_close(explicit, fused, rtol=1e-5, atol=2e-5)
+    documents = None
+    if packed:
+        documents = torch.cat([packed_documents(lengths) for lengths in ([100, 150, 50], [1, 299])])
+        documents[0, 250:] = -1
+    compute_with(model, PrecisionRecipe(invariant=invariant))
+    weight = torch.randn(2, 300, 61, generator=torch.Generator().manual_seed(0))
+
+    def run() -> list[torch.Tensor]:
+        model.zero_grad()
+        logits = model(tokens, documents_bt=documents).logits_btv
+        (logits * weight).sum().backward()
+        return [logits.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+    short = run()
+    monkeypatch.setattr(attend, "LONG", 256)
+    torch.testing.assert_close(run(), short, rtol=1e-4, atol=1e-3)
+
+
+def test_long_packed_rows_keep_nothing_of_length_squared(model_of: Any, tokens_of: Any) -> None:
+    length = 8192
+    model = model_of(num_hidden_layers=1, num_nextn_predict_layers=0)
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(tokens_of(1, length), documents_bt=packed_documents([512] * 16), logits=False)
+    assert sum(kept.values()) < length**2
 
 
 def test_the_same_seed_gives_the_same_bits(config_of: Any, tokens_of: Any) -> None:

@@ -65,7 +65,7 @@ class GenerateRequest:
 class Usage:
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Prompt tokens whose latents were in the cache."""
+    """Prompt tokens whose entries were in the cache."""
     drafted: int = 0
     """Tokens that speculative decoding proposed."""
     accepted: int = 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from etude.corpus import code_bytes
 from etude.lineage.probe import Pace, probe
 from etude.lineage.stages import stages_of
-from etude.model import ModelConfig
+from etude.model import config_from_recipe, parameters_of
 from etude.recipe import Recipe
 from etude.rl import evaluated_steps
 from etude.tasks.sources.microrepo.bugs import SEEN_KINDS
@@ -57,8 +57,8 @@ class RunPlan:
 def plan_run(recipe: Recipe) -> RunPlan:
     compute = choose_compute(recipe.compute)
     pace = probe(recipe, compute)
-    config = ModelConfig.from_recipe(recipe.model, recipe.tokenizer.vocab_size)
-    count = config.parameter_count()
+    config = config_from_recipe(recipe.model, recipe.tokenizer.vocab_size)
+    count = parameters_of(config)
     stages = recipe.pretrain, recipe.long, recipe.mtp, recipe.sft
     passes = (max(stage.length, min(stage.batch * stage.length, stage.microbatch_tokens)) for stage in stages)
     longest = max(recipe.rl.microbatch_tokens, *passes)

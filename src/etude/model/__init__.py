@@ -3,9 +3,9 @@
 DeepSeek-V3 / Kimi-K2 architecture: multi-head latent attention, mixture of experts, multi-token prediction.
 """
 
-from etude.model.cache import LatentCache
+from etude.model.cache import Cache
 from etude.model.checkpoint import checkpoint_doubts, checkpoint_faults, load_codes, load_hf, save_hf
-from etude.model.config import ModelConfig, Parameters, Yarn
+from etude.model.config import ModelConfig
 from etude.model.errors import (
     CacheOverrun,
     CannotQuantise,
@@ -16,20 +16,24 @@ from etude.model.errors import (
     UnsupportedCheckpoint,
 )
 from etude.model.experts import expert_matmul
+from etude.model.families import read_config
+from etude.model.families.deepseek_v3 import config_from_recipe
 from etude.model.head import Head
 from etude.model.head_losses import head_agreement, head_cross_entropy, head_divergence, head_logprobs
 from etude.model.precision.numerics import Numerics
+from etude.model.rope import Rope, Yarn
 from etude.model.rounding import compute_with, prepare, restore, round_with, serve, served_state
 from etude.model.router import UNKNOWN, Replay
+from etude.model.size import Parameters, parameters_of
 from etude.model.transformer import MtpHidden, Output, Transformer
 
 __all__ = [
     "UNKNOWN",
+    "Cache",
     "CacheOverrun",
     "CannotQuantise",
     "Head",
     "KernelUnavailable",
-    "LatentCache",
     "ModelConfig",
     "ModelError",
     "MtpHidden",
@@ -39,12 +43,14 @@ __all__ = [
     "PoisonedWeights",
     "Replay",
     "ReplayMismatch",
+    "Rope",
     "Transformer",
     "UnsupportedCheckpoint",
     "Yarn",
     "checkpoint_doubts",
     "checkpoint_faults",
     "compute_with",
+    "config_from_recipe",
     "expert_matmul",
     "head_agreement",
     "head_cross_entropy",
@@ -52,7 +58,9 @@ __all__ = [
     "head_logprobs",
     "load_codes",
     "load_hf",
+    "parameters_of",
     "prepare",
+    "read_config",
     "restore",
     "round_with",
     "save_hf",

@@ -1,167 +1,28 @@
-"""Multi-head latent attention, with the published parameter names.
-
-Keys and values of all heads are linear in one latent per token, so only that latent and one rotary key are cached.
-Training expands the latents to keys and values. With a cache the same function is computed in absorbed form: the
-queries are projected into the latent space instead, and no key or value is ever built. In `invariant` mode, where a
-row's result must not depend on its batch, training uses the absorbed form too (pieces.py), so that both give the same
-bits.
-"""
+"""What every kind of attention has in common: the part of a layer in which a token reads what earlier tokens left."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.model.config import LATENT_NORM_EPS, ModelConfig
-from etude.model.linear import Linear
-from etude.model.norm import RMSNorm
-from etude.model.pieces import Packed, attend_latents, attend_pieces
-from etude.model.rope import rotate
+from etude.model.attend import Mask
+from etude.model.pieces import Packed
+from etude.model.rope import Rotation
 from etude.model.step import LayerStep
-from etude.model.tiles import per_head
-
-LONG = 2048
-"""Sequence length from which attention on a CPU uses the fused kernel. Other devices always use it."""
-QUERY_BLOCK = 128
-"""Number of queries per matmul. Each block of queries skips the keys after it, which saves nearly half of the
-scores."""
-
-Rotation = tuple[Tensor, Tensor]
-"""Cosines and sines of the rotary embedding, as rope.py computes them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mask:
-    """Causal mask that also separates the documents packed into one sequence."""
-
-    bias: Tensor | None
-    """Added to the scores: 0 where a query may attend, else -inf. None means the fused kernel's own causal mask."""
-    explicit: bool
-    """Whether attention runs as matmuls in blocks of queries instead of the fused kernel."""
-
-    @classmethod
-    def build(cls, length: int, documents_bt: Tensor | None, dtype: torch.dtype, device: torch.device) -> Mask:
-        """Build the mask for sequences of `length` tokens; `documents_bt` holds each token's document id."""
-        # Measured on CPU, forward and backward at T = 256: explicit blocks beat the fused kernel in bf16 and in fp32.
-        explicit = device.type == "cpu" and length < LONG
-        if documents_bt is None and not explicit:
-            return cls(None, explicit=False)
-        hidden = torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
-        if documents_bt is not None:
-            hidden = (hidden | (documents_bt[:, :, None] != documents_bt[:, None, :])).unsqueeze(1)
-        return cls(torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf")), explicit)
-
 
 Context = Mask | Packed | LayerStep
-"""What a token attends to: keys of the same pass (Mask, Packed), or those in the latent cache (LayerStep)."""
+"""What a token attends to: keys of the same pass (Mask, Packed), or those in the cache (LayerStep)."""
 
 
-class LatentAttention(nn.Module):
+class Attention(nn.Module):
+    """Attention of one layer. A kind of attention is a subclass, with published parameter names.
+
+    It must compute the same function for every kind of context, and with `Packed` the same bits as with a `LayerStep`
+    that has pieces.
+    """
+
     invariant = False
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
-        d, heads = config.hidden_size, config.num_attention_heads
-        queries = heads * config.qk_head_dim
-        self.lora = config.q_lora_rank is not None
-        if config.q_lora_rank is None:
-            self.q_proj = Linear(d, queries)
-        else:
-            self.q_a_proj = Linear(d, config.q_lora_rank)
-            self.q_a_layernorm = RMSNorm(config.q_lora_rank, LATENT_NORM_EPS)
-            self.q_b_proj = Linear(config.q_lora_rank, queries)
-        self.kv_a_proj_with_mqa = Linear(d, config.latent_width)
-        self.kv_a_layernorm = RMSNorm(config.kv_lora_rank, LATENT_NORM_EPS)
-        self.kv_b_proj = nn.Linear(
-            config.kv_lora_rank, heads * (config.qk_nope_head_dim + config.v_head_dim), bias=False
-        )
-        self.o_proj = Linear(heads * config.v_head_dim, d)
+    """Whether to compute batch-invariantly: the result of a token then does not depend on the rest of its batch."""
 
     def forward(self, x_btd: Tensor, rotation: Rotation, context: Context) -> Tensor:
-        config = self.config
-        heads = config.num_attention_heads
-        q = self._queries(x_btd).unflatten(-1, (heads, -1))
-        q_nope, q_rope = q.split([config.qk_nope_head_dim, config.qk_rope_head_dim], dim=-1)
-        latent, k_rope = self.kv_a_proj_with_mqa(x_btd).split([config.kv_lora_rank, config.qk_rope_head_dim], dim=-1)
-        latent = self.kv_a_layernorm(latent)
-        # Rotate the queries of all heads and the single key together.
-        rotated = rotate(torch.cat((q_rope, k_rope.unsqueeze(2)), dim=2), rotation)
-        q_rope, k_rope = rotated.split([heads, 1], dim=2)
-        if isinstance(context, Mask):
-            y = self._expanded(q_nope, q_rope, latent, k_rope, context)
-        else:
-            latent_tw = torch.cat((latent, k_rope.squeeze(2)), dim=-1).flatten(0, 1)
-            y = self._absorbed(q_nope.flatten(0, 1), q_rope.flatten(0, 1), latent_tw, context)
-            y = y.unflatten(0, x_btd.shape[:2])
-        out: Tensor = self.o_proj(y)
-        return out
-
-    def _queries(self, x_btd: Tensor) -> Tensor:
-        q: Tensor = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x_btd))) if self.lora else self.q_proj(x_btd)
-        return q
-
-    def _expanded(self, q_nope: Tensor, q_rope: Tensor, latent: Tensor, k_rope: Tensor, mask: Mask) -> Tensor:
-        config = self.config
-        kv = self.kv_b_proj(latent).unflatten(-1, (config.num_attention_heads, -1))
-        k_nope, v = kv.split([config.qk_nope_head_dim, config.v_head_dim], dim=-1)
-        q = torch.cat((q_nope, q_rope), dim=-1).transpose(1, 2)
-        k = torch.cat((k_nope, k_rope.expand_as(q_rope)), dim=-1).transpose(1, 2)
-        attend = _attend_in_blocks if mask.explicit else _attend_fused
-        return attend(q, k, v.transpose(1, 2), mask.bias, config.softmax_scale).transpose(1, 2).flatten(2)
-
-    def _absorbed(self, q_nope: Tensor, q_rope: Tensor, latent_tw: Tensor, context: LayerStep | Packed) -> Tensor:
-        """Attend in the latent space (absorbed form). Inputs are flat lists of tokens, [T, heads, ...]."""
-        config = self.config
-        up = self.kv_b_proj.weight.view(config.num_attention_heads, -1, config.kv_lora_rank)
-        up_k, up_v = up.split([config.qk_nope_head_dim, config.v_head_dim], dim=1)
-        times = per_head if self.invariant else _per_head
-        q_thw = torch.cat((times(q_nope, up_k.mT), q_rope), dim=-1)
-        if isinstance(context, Packed):
-            mixed_thw = context.attend(q_thw, latent_tw, config.softmax_scale)
-        else:
-            context.write(latent_tw)
-            mixed_thw = _attend_step(q_thw, context, config.softmax_scale)
-        # The rotary part of the mix is discarded: cheaper than copying the latents without it.
-        return times(mixed_thw[..., : config.kv_lora_rank], up_v).flatten(1)
-
-
-def _per_head(x_thk: Tensor, weight_hmk: Tensor) -> Tensor:
-    return torch.bmm(x_thk.transpose(0, 1), weight_hmk.mT).transpose(0, 1)
-
-
-def _attend_step(q_thw: Tensor, context: LayerStep, scale: float) -> Tensor:
-    if context.step.pieces is not None:
-        return attend_pieces(q_thw, context.latents.flatten(0, 1), context.step.pieces, scale)
-    mixed = []
-    for part in context.step.parts:
-        q_pnw = q_thw[part.first : part.end].view(len(part.slots_p), -1, q_thw.shape[-1])
-        mixed.append(attend_latents(q_pnw, context.read(part), part.bias_pns, scale).view(-1, *q_thw.shape[1:]))
-    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
-
-
-def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    assert bias is not None
-    q, k_t, v = q * scale, k.contiguous().transpose(-1, -2), v.contiguous()
-    blocks, start = [], 0
-    for queries in q.split(QUERY_BLOCK, dim=2):
-        end = start + queries.shape[2]
-        # The gradient of a slice is a zero-filled copy of the full tensor, so the last block is not sliced.
-        last = end == q.shape[2]
-        scores = (queries @ (k_t if last else k_t[..., :end])).add_(bias[..., start:end, :end])
-        blocks.append(scores.softmax(-1) @ (v if last else v[:, :, :end]))
-        start = end
-    return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
-
-
-def _attend_fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    # Fused kernels that do not store the scores require q, k and v of equal width. Zero padding does not change the
-    # result.
-    width = max(q.shape[-1], v.shape[-1])
-    q, k = F.pad(q, (0, width - q.shape[-1])), F.pad(k, (0, width - k.shape[-1]))
-    padded = F.pad(v, (0, width - v.shape[-1]))
-    y = F.scaled_dot_product_attention(q, k, padded, attn_mask=bias, is_causal=bias is None, scale=scale)
-    return y[..., : v.shape[-1]]
+        """Return what is added to the residual stream, given the normed residual stream."""
+        raise NotImplementedError

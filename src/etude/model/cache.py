@@ -1,8 +1,11 @@
-"""The latent cache: the latents of earlier tokens, which attention reads, in one slot per sequence.
+"""The cache: the entries of earlier tokens, which attention reads, in one slot per sequence.
 
-Invariant: a step (step.py) writes the latents of its tokens at [start, start + length) of their slots. Its padding
+An entry is what one token leaves behind in one layer and one group of heads. Under latent attention there is one group,
+and the entry is the latent with the rotary key, of which all heads make their keys and values.
+
+Invariant: a step (step.py) writes the entries of its tokens at [start, start + length) of their slots. Its padding
 tokens are written to one spare slot after the last, which is never read. Positions beyond a sequence's current length
-may hold stale latents of earlier steps; attention always masks them.
+may hold stale entries of earlier steps; attention always masks them.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from etude.model.config import ModelConfig
 from etude.model.step import Step
 
 
-class LatentCache:
-    """Latents of all layers, the first MTP head's included: [layers, slots + 1, context, latent width]."""
+class Cache:
+    """Entries of all layers, the first MTP head's included: [layers, slots + 1, groups, context, width]."""
 
     def __init__(
         self,
@@ -33,25 +36,22 @@ class LatentCache:
         """With `invariant`, steps are planned so that no sequence's result depends on the others of the step."""
         self.slots = slots
         self.context = context
-        self.heads = config.num_attention_heads
+        self.heads = config.heads_per_group
+        """Heads per group."""
         self.invariant = invariant
         self.layers = config.num_hidden_layers + min(1, config.num_nextn_predict_layers)
-        self.latents = torch.zeros(self.layers, slots + 1, context, config.latent_width, dtype=dtype, device=device)
-        self._gathered = self.latents.new_empty(0)
+        groups, width = config.cache_shape
+        self.entries = torch.zeros(self.layers, slots + 1, groups, context, width, dtype=dtype, device=device)
+        self._gathered = self.entries.new_empty(0)
 
     def copy_prefix(self, source: int, targets: Sequence[int], length: int) -> None:
         """Copy the first `length` positions of one slot to other slots.
 
-        The first MTP head's latent at length - 1 also depends on the token after it. For targets with another token
-        there, run `Transformer.draft` again from position length - 1; nothing else reads the head's latents.
+        The first MTP head's entry at length - 1 also depends on the token after it. For targets with another token
+        there, run `Transformer.draft` again from position length - 1; nothing else reads the head's entries.
         """
-        prefix = self.latents[:, source, :length].clone()
-        self.latents[:, torch.as_tensor(targets, device=self.latents.device), :length] = prefix.unsqueeze(1)
-
-    @property
-    def spare(self) -> int:
-        """Flat index, within one layer, of the spare slot that receives the latents of padding tokens."""
-        return self.slots * self.context
+        prefix = self.entries[:, source, :, :length].clone()
+        self.entries[:, torch.as_tensor(targets, device=self.entries.device), :, :length] = prefix.unsqueeze(1)
 
     def step(self, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
         """Plan a pass: lengths_b[b] tokens go to slot slots_b[b], from position starts_b[b] on. Slots are distinct."""
@@ -59,8 +59,8 @@ class LatentCache:
         return plan(self, slots_b, starts_b, lengths_b)
 
     def scratch(self, pieces: int, window: int) -> Tensor:
-        """Return a buffer [pieces, window, latent width] for gathered latents. Every call reuses the same memory."""
-        shape = (pieces, window, self.latents.shape[-1])
+        """Return a buffer [pieces, groups, window, width] for gathered entries. Every call reuses the same memory."""
+        shape = (pieces, self.entries.shape[2], window, self.entries.shape[-1])
         if self._gathered.numel() < math.prod(shape):
-            self._gathered = torch.empty(math.prod(shape), dtype=self.latents.dtype, device=self.latents.device)
+            self._gathered = torch.empty(math.prod(shape), dtype=self.entries.dtype, device=self.entries.device)
         return self._gathered[: math.prod(shape)].view(shape)

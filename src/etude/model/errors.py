@@ -16,7 +16,7 @@ class ReplayMismatch(ModelError):
 
 
 class CacheOverrun(ModelError):
-    """A step has a token at a position beyond the context length of the latent cache."""
+    """A step has a token at a position beyond the context length of the cache."""
 
 
 class CannotQuantise(ModelError):

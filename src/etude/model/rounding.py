@@ -8,13 +8,13 @@ codes once per version, not once per step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from etude.model.attention import LatentAttention
-from etude.model.block import Experts, FeedForward, MixtureOfExperts
+from etude.model.attention import Attention
+from etude.model.block import Experts, MixtureOfExperts
 from etude.model.errors import CannotQuantise
 from etude.model.linear import Linear
 from etude.model.precision.formats import Quantised, dequantise, split_tensors
@@ -22,11 +22,18 @@ from etude.model.precision.kernels import experts_by_kernels, kernels_for
 from etude.model.precision.numerics import Numerics, Operand
 from etude.model.precision.rounded import rounded_experts
 from etude.model.precision.weight_checks import require_no_faults
-from etude.model.router import Router, Routing
+from etude.model.router import Routing
 from etude.model.transformer import Transformer
 
 if TYPE_CHECKING:  # this package must run with torch alone
     from etude.recipe.precision import PrecisionRecipe
+
+
+@runtime_checkable
+class _HasInvariant(Protocol):
+    """A module that can compute batch-invariantly."""
+
+    invariant: bool
 
 
 class Codes(nn.Module):
@@ -78,7 +85,7 @@ def compute_with(model: nn.Module, recipe: PrecisionRecipe) -> None:
     for module in model.modules():
         if isinstance(module, Experts):
             module.kernels = kernels
-        if isinstance(module, Transformer | LatentAttention | FeedForward | Router | Experts | Linear):
+        if isinstance(module, _HasInvariant):
             module.invariant = recipe.invariant
     round_with(model, Numerics.of(recipe))
 
@@ -107,7 +114,7 @@ def round_with(model: nn.Module, numerics: Numerics | None) -> None:
             module.experts.numerics = numerics
             if "shared" in numerics.also and module.shared_experts is not None:
                 _round_linears(f"{name}.shared_experts", module.shared_experts, numerics)
-        elif isinstance(module, LatentAttention) and "attention" in numerics.also:
+        elif isinstance(module, Attention) and "attention" in numerics.also:
             _round_linears(name, module, numerics)
 
 
@@ -139,7 +146,7 @@ def restore(model: nn.Module) -> None:
                 dequantise(codes.quantised(), served.dtype)
                 for codes in (served.gate_proj, served.up_proj, served.down_proj)
             )
-            experts = Experts(mixture.gate.config)
+            experts = Experts(mixture.gate.shape, mixture.gate.weight.shape[1])
             experts.gate_proj, experts.up_proj, experts.down_proj = map(nn.Parameter, (gate, up, down))
             experts.numerics, experts.kernels = served.numerics, served.kernels
             mixture.experts = experts

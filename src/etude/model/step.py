@@ -1,10 +1,10 @@
-"""The plan of one forward pass with the latent cache: rows of any length, laid out as one flat list of tokens.
+"""The plan of one forward pass with the cache: rows of any length, laid out as one flat list of tokens.
 
 Everything done per token (projections, norms, experts) runs once over the whole list. Only attention needs rows: each
 row is cut into pieces of equal width, and pieces of similar context length form a part, whose attention is one call. So
 decoding rows and new prompts share a pass with little padding.
 
-Invariants: a row's tokens are adjacent; only its last piece is padded; the latents of padding go to the cache's spare
+Invariants: a row's tokens are adjacent; only its last piece is padded; the entries of padding go to the cache's spare
 slot and are never read. The number of pieces and the context window of a part are rounded up so that few shapes occur:
 the first matmul of a shape costs several times as much as later ones.
 
@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.model.errors import CacheOverrun
-from etude.model.pieces import Pieces
+from etude.model.pieces import Pieces, attend_pieces
 
 NARROW, WIDE = 2, 8
 """Tokens per narrow and per wide piece. Narrow pieces are for decoding sequences, which feed one token and perhaps a
@@ -37,20 +37,17 @@ WINDOW_STEP = 64
 CHUNK = 64
 """Number of tokens, padding included, in a group of adjacent pieces that share one context window. Smaller groups would
 save less attention than their additional calls cost."""
-LATENTS_AT_ONCE = 1 << 17
-"""Maximum number of latents that a part gathers from the cache, which bounds memory, unless one piece needs more."""
+NUMBERS_AT_ONCE = 1 << 23
+"""Maximum number of numbers that a part gathers from the cache, which bounds memory, unless one piece needs more."""
 
 
-class Cache(Protocol):
-    """The attributes of LatentCache (cache.py) that planning a `Step` needs."""
+class PlannedCache(Protocol):
+    """The attributes of Cache (cache.py) that planning a `Step` needs."""
 
     slots: int
     context: int
     heads: int
-    latents: Tensor
-
-    @property
-    def spare(self) -> int: ...
+    entries: Tensor
 
     def scratch(self, pieces: int, window: int) -> Tensor: ...
 
@@ -66,11 +63,12 @@ class Part:
     """Tokens per piece, padding included."""
     slots_p: Tensor
     """The cache slot of each piece's sequence."""
-    bias_pns: Tensor
-    """Mask to add to the scores, [pieces, tokens * heads, window]: 0 where a token may attend, else -inf."""
-    scratch_pws: Tensor
-    """Buffer for the latents that this part's pieces attend to, copied from the cache. All layers and steps reuse its
-    memory."""
+    bias_xns: Tensor
+    """Mask to add to the scores, [pieces * groups, tokens * heads of a group, window]: 0 where a token may attend, else
+    -inf."""
+    scratch_pgsw: Tensor
+    """Buffer for the entries that this part's pieces attend to, [pieces, groups, window, width], copied from the cache.
+    All layers and steps reuse its memory."""
 
     @property
     def end(self) -> int:
@@ -81,14 +79,14 @@ class Part:
 class Step:
     """The plan of one pass: row b feeds lengths_b[b] tokens to cache slot slots_b[b], from position starts_b[b] on."""
 
-    cache: Cache
+    cache: PlannedCache
     rows_t: Tensor
     """The row (sequence) of each token in the pass's list of tokens; arbitrary for padding."""
     positions_t: Tensor
     real_t: Tensor
     """Whether each entry of the pass's list is a real token; False for padding."""
-    places_t: Tensor
-    """Flat index, within a layer of the cache, of each token's latent."""
+    places_tg: Tensor
+    """Flat index, within a layer of the cache, of each token's entry in each group."""
     first_b: Tensor
     """Index of each row's first token in the pass's list of tokens; the row's other tokens follow it."""
     parts: tuple[Part, ...]
@@ -98,7 +96,7 @@ class Step:
     """The pieces in which a batch-invariant plan computes attention; else None."""
 
     @classmethod
-    def plan(cls, cache: Cache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
+    def plan(cls, cache: PlannedCache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
         """Plan a pass with padding: the list's shapes are rounded up, so that few different matmul shapes occur."""
         ends_b = starts_b + lengths_b
         _require_room(cache, ends_b)
@@ -134,52 +132,60 @@ class Step:
             parts += _parts(cache, first, slots_p, positions_pn, ends_p)
             first += positions_pn.numel()
         rows_t, positions_t, real_t = (torch.cat(column) for column in zip(*tokens, strict=True))
-        places_t = torch.where(real_t, slots_b[rows_t] * cache.context + positions_t, cache.spare)
-        return cls(cache, rows_t, positions_t, real_t, places_t, first_b, tuple(parts))
+        slots_t = torch.where(real_t, slots_b[rows_t], cache.slots)
+        places_tg = _first_entries(cache, slots_t) + torch.where(real_t, positions_t, 0)[:, None]
+        return cls(cache, rows_t, positions_t, real_t, places_tg, first_b, tuple(parts))
 
     @classmethod
-    def plan_tight(cls, cache: Cache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
+    def plan_tight(cls, cache: PlannedCache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
         """Plan a batch-invariant pass, in which no sequence's result depends on the others, without padding."""
         _require_room(cache, starts_b + lengths_b)
         first_b = lengths_b.cumsum(0) - lengths_b
         rows_t = torch.arange(len(lengths_b), device=lengths_b.device).repeat_interleave(lengths_b)
         positions_t = torch.arange(len(rows_t), device=lengths_b.device) + (starts_b - first_b)[rows_t]
-        base_b = slots_b * cache.context
-        pieces = Pieces.cut(first_b, starts_b, lengths_b, base_b, cache.heads)
+        base_bg = _first_entries(cache, slots_b)
+        pieces = Pieces.cut(starts_b, lengths_b, base_bg.T, cache.heads)
         real_t = torch.ones_like(rows_t, dtype=torch.bool)
-        return cls(cache, rows_t, positions_t, real_t, base_b[rows_t] + positions_t, first_b, (), pieces)
+        return cls(cache, rows_t, positions_t, real_t, base_bg[rows_t] + positions_t[:, None], first_b, (), pieces)
 
     def of(self, layer: int) -> LayerStep:
-        return LayerStep(self, self.cache.latents[layer])
+        return LayerStep(self, self.cache.entries[layer])
 
 
-def _require_room(cache: Cache, ends_b: Tensor) -> None:
+def _first_entries(cache: PlannedCache, slots_r: Tensor) -> Tensor:
+    """Return, for each of the slots and each group, the flat index of position 0 within a layer: [slots, groups]."""
+    groups = cache.entries.shape[2]
+    return (slots_r[:, None] * groups + torch.arange(groups, device=slots_r.device)) * cache.context
+
+
+def _require_room(cache: PlannedCache, ends_b: Tensor) -> None:
     needed = int(ends_b.max())
     if needed > cache.context:
         raise CacheOverrun(f"position {needed - 1} does not fit a cache of {cache.context} positions")
 
 
-def _parts(cache: Cache, first: int, slots_p: Tensor, positions_pn: Tensor, ends_p: Tensor) -> Iterator[Part]:
+def _parts(cache: PlannedCache, first: int, slots_p: Tensor, positions_pn: Tensor, ends_p: Tensor) -> Iterator[Part]:
     """Divide pieces of equal width, which begin at index `first` of the list, into parts. `ends_p` holds the position
     at which each piece's sequence ends; these ascend, but padding pieces (end 0) come last.
 
-    A new part begins where the rounded context window grows, or where a part would exceed LATENTS_AT_ONCE.
+    A new part begins where the rounded context window grows, or where a part would exceed NUMBERS_AT_ONCE.
     """
-    width = positions_pn.shape[1]
+    width, (groups, _, numbers) = positions_pn.shape[1], cache.entries.shape[2:]
     pieces, chunk = ends_p.numel(), CHUNK // width
     longest = F.pad(ends_p, (0, -pieces % chunk)).view(-1, chunk).amax(1).clamp(min=1)
     windows = (min(cache.context, -(-end // WINDOW_STEP) * WINDOW_STEP) for end in longest.tolist())
     begin = 0
     for window, alike in groupby(windows):
-        end, at_once = min(pieces, begin + len(list(alike)) * chunk), max(1, LATENTS_AT_ONCE // window)
+        end = min(pieces, begin + len(list(alike)) * chunk)
+        at_once = max(1, NUMBERS_AT_ONCE // (groups * window * numbers))
         for start in range(begin, end, at_once):
             stop = min(end, start + at_once)
             hidden_pns = torch.arange(window, device=slots_p.device) > positions_pn[start:stop, :, None]
-            bias_pns = torch.zeros(hidden_pns.shape, dtype=cache.latents.dtype, device=slots_p.device)
+            bias_pns = torch.zeros(hidden_pns.shape, dtype=cache.entries.dtype, device=slots_p.device)
             bias_pns.masked_fill_(hidden_pns, float("-inf"))
-            bias_pns = bias_pns.unsqueeze(2).expand(-1, -1, cache.heads, -1).flatten(1, 2)
+            bias_xns = bias_pns[:, None, :, None].expand(-1, groups, -1, cache.heads, -1).flatten(2, 3).flatten(0, 1)
             scratch = cache.scratch(stop - start, window)
-            yield Part(first + start * width, width, slots_p[start:stop], bias_pns, scratch)
+            yield Part(first + start * width, width, slots_p[start:stop], bias_xns, scratch)
         begin = end
 
 
@@ -188,16 +194,36 @@ class LayerStep:
     """A `Step` applied to one layer of the cache."""
 
     step: Step
-    latents: Tensor
-    """The layer's latents, [slots + 1, context, latent width]."""
+    entries: Tensor
+    """The layer's entries, [slots + 1, groups, context, width]."""
 
-    def write(self, latent_tw: Tensor) -> None:
-        self.latents.view(-1, latent_tw.shape[-1]).index_copy_(0, self.step.places_t, latent_tw)
+    def attend(self, q_thd: Tensor, entries_tgw: Tensor, scale: float, values_from: int = 0) -> Tensor:
+        """Write the tokens' own entries to the cache, then return each query's attention-weighted sum over the values
+        of its sequence: [T, heads, V].
 
-    def read(self, part: Part) -> Tensor:
-        """Gather the latents that a part attends to: [pieces, window, latent width], valid until the next call.
-
-        The latents are copied even where a view would suffice, because matmuls on the strided view cost more.
+        An entry's key is its first numbers, as many as a query has; its value is the numbers from `values_from` on.
         """
-        live = self.latents[:, : part.scratch_pws.shape[1]]
-        return torch.index_select(live, 0, part.slots_p, out=part.scratch_pws)
+        entries_fw = self.entries.view(-1, self.entries.shape[-1])
+        entries_fw.index_copy_(0, self.step.places_tg.flatten(), entries_tgw.flatten(0, 1))
+        if self.step.pieces is not None:
+            return attend_pieces(q_thd, entries_fw, self.step.pieces, scale, values_from)
+        mixed = [self._attend_part(q_thd[part.first : part.end], part, scale, values_from) for part in self.step.parts]
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+
+    def _attend_part(self, q_thd: Tensor, part: Part, scale: float, values_from: int) -> Tensor:
+        groups, (_, heads, width) = self.entries.shape[1], q_thd.shape
+        q_pgnhd = q_thd.view(len(part.slots_p), part.width, groups, -1, width).transpose(1, 2)
+        entries_xsw = self._read(part).flatten(0, 1)
+        keys_xds = entries_xsw[..., :width].transpose(1, 2)
+        scores_xns = torch.baddbmm(part.bias_xns, q_pgnhd.flatten(2, 3).flatten(0, 1), keys_xds, alpha=scale)
+        mixed_xnv = torch.bmm(scores_xns.softmax(-1), entries_xsw[..., values_from:])
+        mixed_pgnhv = mixed_xnv.view(*q_pgnhd.shape[:4], -1)
+        return mixed_pgnhv.transpose(1, 2).reshape(len(q_thd), heads, -1)
+
+    def _read(self, part: Part) -> Tensor:
+        """Gather the entries that a part attends to, [pieces, groups, window, width], valid until the next call.
+
+        They are copied even where a view would suffice, because matmuls on the strided view cost more.
+        """
+        live = self.entries[:, :, : part.scratch_pgsw.shape[2]]
+        return torch.index_select(live, 0, part.slots_p, out=part.scratch_pgsw)

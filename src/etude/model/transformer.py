@@ -1,6 +1,6 @@
 """The network: maps tokens to logits, hidden states and the experts that were used.
 
-`forward` processes whole sequences (training, packed documents, router replay), `extend` generates with a latent cache.
+`forward` processes whole sequences (training, packed documents, router replay), `extend` generates with a cache.
 A test checks that the two agree to 1e-5 in fp32. In an `invariant` network they agree bit by bit and do not depend on
 the rest of the batch. `initialise` derives every parameter from the seed and the parameter's name alone.
 """
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.model.attention import Context, Mask
+from etude.model.attend import Mask, document_starts
+from etude.model.attention import Context
 from etude.model.block import Block, MixtureOfExperts
 from etude.model.config import ModelConfig
 from etude.model.embedding import Embedding
@@ -91,7 +91,7 @@ class Transformer(nn.Module):
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.mtp = nn.ModuleList(MtpLayer(config, head) for head in range(config.num_nextn_predict_layers))
-        self.rotary = Rotary(config)
+        self.rotary = Rotary(config.rope, config.attention.rope)
         if not self.embed_tokens.weight.is_meta:
             self.initialise(0)
 
@@ -99,14 +99,15 @@ class Transformer(nn.Module):
     def initialise(self, seed: int) -> Self:
         """Set norms to 1, biases to 0, and all other parameters to normal random numbers."""
         for name, parameter in self.named_parameters():
-            if name.endswith("norm.weight"):
-                parameter.fill_(1.0)
+            if name.endswith(("norm.weight", ".bias")):
+                parameter.fill_(float(name.endswith("norm.weight")))
                 continue
             digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * self.config.initializer_range)
         for router in self._mixtures(self.layers) + self._mixtures(self.mtp):
-            router.gate.e_score_correction_bias.zero_()
+            if router.gate.e_score_correction_bias is not None:
+                router.gate.e_score_correction_bias.zero_()
         return self
 
     def forward(
@@ -121,9 +122,9 @@ class Transformer(nn.Module):
         """Run whole sequences through the network.
 
         `documents_bt` holds the document id of each token, for rows with several documents; negative ids are padding.
-        Attention is causal within a document. Without `positions_bt`, each document's positions start at 0. With
-        `logits=False` the logits are empty ([B, 0, V]), for the losses of `head_losses.py`, which compute them in
-        chunks from `hidden_bth`.
+        A document is a run of equal ids in one row, and attention is causal within it. Without `positions_bt`, each
+        document's positions start at 0. With `logits=False` the logits are empty ([B, 0, V]), for the losses of
+        `head_losses.py`, which compute them in chunks from `hidden_bth`.
         """
         batch, length = tokens_bt.shape
         replay = replay.checked(self.config, batch, length) if replay is not None else None
@@ -206,7 +207,7 @@ class Transformer(nn.Module):
         """Run a step through the first MTP head and return its logits for the token after next, at indices `read_r`.
 
         `hidden_th` are the hidden states that `extend` returned for the same step, `next_t` the tokens one position
-        later. Every position must be fed once, prompts included, because the head attends to its own latents.
+        later. Every position must be fed once, prompts included, because the head attends to its own entries.
         """
         if not self.mtp:
             raise ModelError("the model has no MTP head: num_nextn_predict_layers is 0")
@@ -247,13 +248,11 @@ class Transformer(nn.Module):
             self.wide_head_vh = self.head.widened().wide_vh
 
     def _context(self, tokens_bt: Tensor, documents_bt: Tensor | None) -> Context:
-        dtype, length = self.embed_tokens.weight.dtype, tokens_bt.shape[1]
+        mask = Mask.build(tokens_bt.shape[1], documents_bt, self.embed_tokens.weight.dtype, tokens_bt.device)
         if not self.invariant:
-            return Mask.build(length, documents_bt, dtype, tokens_bt.device)
+            return mask
         documents = torch.zeros_like(tokens_bt) if documents_bt is None else documents_bt
-        mask = Mask.build(length, documents, dtype, tokens_bt.device)
-        assert mask.bias is not None
-        return Packed.of(mask.bias, documents, self.config.num_attention_heads)
+        return Packed.of(mask, documents, self.config.cache_shape[0], self.config.heads_per_group)
 
     def _experts(self, routings: list[Routing], batch: int, length: int) -> Tensor:
         k = self.config.num_experts_per_tok
@@ -280,8 +279,7 @@ def _positions(tokens_bt: Tensor, positions_bt: Tensor | None, documents_bt: Ten
     count = torch.arange(tokens_bt.shape[1], device=tokens_bt.device).expand_as(tokens_bt)
     if documents_bt is None:
         return count
-    begins = F.pad(documents_bt[:, 1:] != documents_bt[:, :-1], (1, 0), value=True)
-    return count - torch.where(begins, count, 0).cummax(1).values
+    return count - torch.where(document_starts(documents_bt), count, 0).cummax(1).values
 
 
 def _in_any_layer(marks: list[Tensor | None], batch: int, length: int) -> Tensor | None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from etude.corpus import LOOKUP, Mixture, RowStream, Shards, mixture
-from etude.model import ModelConfig, Transformer
+from etude.model import Transformer, config_from_recipe
 from etude.pretrain.context import Rows, StageContext, next_token_losses
 from etude.pretrain.errors import PretrainError
 from etude.pretrain.measure import held_out, mean_loss
@@ -25,7 +25,7 @@ def plan(context: StageContext) -> StagePlan:
     recipe, stage, device = context.recipe, context.recipe.pretrain, context.compute.device
     corpus = context.corpus()
     seed, share = recipe.seed, recipe.corpus.stdlib_share
-    model = Transformer(ModelConfig.from_recipe(recipe.model, corpus.manifest["vocab_size"])).initialise(seed)
+    model = Transformer(config_from_recipe(recipe.model, corpus.manifest["vocab_size"])).initialise(seed)
     masters = context.masters(model)
     optim = build_optimizer(model, stage.optimizer, stage.steps, masters=masters)
     lookup_steps = round(stage.lookup_share * stage.steps)

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from etude.engine.builtin import BuiltinEngine
 from etude.engine.protocol import GenerateRequest, Generation, Sampling
-from etude.model import LatentCache, Transformer
+from etude.model import Cache, Transformer
 from etude.model.drift import Magnitudes, Pass, flips
 from etude.rl.measure import k3
 
@@ -67,7 +67,7 @@ def fed(model: Transformer, sequences: Sequence[Tensor], chunk: int) -> list[Sco
     tokens_bt = pad_sequence(list(sequences), batch_first=True)
     lengths_b = torch.tensor([len(tokens_t) for tokens_t in sequences])
     longest, dtype = tokens_bt.shape[1], model.embed_tokens.weight.dtype
-    cache = LatentCache(model.config, len(sequences), longest, dtype, invariant=model.invariant)
+    cache = Cache(model.config, len(sequences), longest, dtype, invariant=model.invariant)
     parts = [list[Scored]() for _ in sequences]
     for start in range(0, longest, chunk):
         slots_b = (lengths_b > start).nonzero().squeeze(1)

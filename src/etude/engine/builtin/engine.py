@@ -31,7 +31,7 @@ from etude.engine.protocol import (
     UpdateRefused,
     Usage,
 )
-from etude.model import LatentCache, Transformer, prepare, serve
+from etude.model import Cache, Transformer, prepare, serve
 from etude.recipe.acting import EngineRecipe
 from etude.weights import Tensors, WeightsError
 from etude.weights.torch_bridge import into_module
@@ -85,7 +85,7 @@ class BuiltinEngine:
             lockstep=lockstep,
         )
         dtype = model.embed_tokens.weight.dtype
-        self._cache = LatentCache(config, self._scheduler.rows, recipe.context, dtype, invariant=model.invariant)
+        self._cache = Cache(config, self._scheduler.rows, recipe.context, dtype, invariant=model.invariant)
         self._rows = Rows(
             self._scheduler.rows, recipe.context, config.moe_layers, config.num_experts_per_tok, config.vocab_size
         )
@@ -220,7 +220,7 @@ class BuiltinEngine:
         self._active = np.concatenate((self._active, [admission.row for admission in admissions]))
 
     def _copy(self, admissions: list[Admission]) -> None:
-        """Copy the cached prefixes (latents and routed experts) that new requests reuse from other rows. Rows with the
+        """Copy the cached prefixes (entries and routed experts) that new requests reuse from other rows. Rows with the
         same prefix are copied in one operation."""
         shared: dict[tuple[int, int], list[int]] = defaultdict(list)
         for admission in admissions:
@@ -267,7 +267,7 @@ class BuiltinEngine:
         self.counters.drafted += int(there.sum())
         self.counters.accepted += int(ahead.sum())
         stopped, done = self._take(sampled)
-        # The draft head also processes rows that end in this step, because their latents stay cached for reuse. Latents
+        # The draft head also processes rows that end in this step, because their entries stay cached for reuse. Entries
         # of a rejected draft are overwritten when its position is fed again.
         on = ~done
         read = (feeding.pending_b + sampled.accepted_b)[torch.from_numpy(on)]
@@ -320,7 +320,7 @@ class BuiltinEngine:
         the next request in that row."""
         ticket, row = self._tickets.pop(request_id), self._scheduler.row(request_id)
         self._scheduler.discard(request_id)
-        self._cache.latents[:, row] = 0
+        self._cache.entries[:, row] = 0
         error = EngineError(
             f"request {request_id}: version {self.counters.version} computed logits that are not finite"
         )

@@ -1,4 +1,4 @@
-"""The tokens that one decode step feeds to the network: those of every live row whose latents are not cached yet.
+"""The tokens that one decode step feeds to the network: those of every live row whose entries are not cached yet.
 
 A decoding row feeds its pending token and its draft, if it has one. A row that has just begun feeds the part of its
 prompt that was not cached, which always includes the last token. One pass processes all rows.
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from etude.engine.builtin.rows import Ints, Rows
-from etude.model import LatentCache
+from etude.model import Cache
 from etude.model.step import Step
 
 
@@ -32,7 +32,7 @@ class Feeding:
     If the row has a draft token, that is the next one."""
 
     @classmethod
-    def of(cls, rows: Rows, active: Ints, drafted_b: np.ndarray, cache: LatentCache) -> Feeding:
+    def of(cls, rows: Rows, active: Ints, drafted_b: np.ndarray, cache: Cache) -> Feeding:
         """Plan the step of the rows `active`. `drafted_b` is 1 for rows with a draft, else 0."""
         starts = rows.filled[active]
         lengths = rows.position[active] + 1 + drafted_b - starts

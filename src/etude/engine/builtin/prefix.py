@@ -1,7 +1,7 @@
-"""The prefix table, which holds the tokens of each row of the latent cache and finds the longest prefix that a new
+"""The prefix table, which holds the tokens of each row of the cache and finds the longest prefix that a new
 prompt can reuse.
 
-Invariant: in every row of the table, the latents of the first `filled` positions were computed by the current weights
+Invariant: in every row of the table, the entries of the first `filled` positions were computed by the current weights
 from exactly the row's tokens. Rows are matched by content alone, so conversations, groups of rollouts and forks need no
 special case.
 
@@ -23,7 +23,7 @@ from etude.engine.protocol import IntArray
 class Match:
     row: int
     reused: int
-    """Leading positions whose latents the prompt can reuse."""
+    """Leading positions whose entries the prompt can reuse."""
     common: int
     """Leading tokens that row and prompt have in common."""
 
@@ -33,7 +33,7 @@ NO_MATCH = Match(row=-1, reused=0, common=0)
 
 class PrefixTable:
     def __init__(self, rows: int, context: int, *, lookahead: int = 0) -> None:
-        """`lookahead` is the number of later tokens on which a position's latents depend (1 with an MTP head)."""
+        """`lookahead` is the number of later tokens on which a position's entries depend (1 with an MTP head)."""
         self._tokens: NDArray[np.int32] = np.zeros((rows, context), np.int32)
         self._known: NDArray[np.int64] = np.zeros(rows, np.int64)
         self._filled: NDArray[np.int64] = np.zeros(rows, np.int64)
@@ -65,7 +65,7 @@ class PrefixTable:
     ) -> Match:
         """Return the row with the longest reusable prefix, or NO_MATCH.
 
-        The preferred row wins if the prompt begins with all its tokens, or in a tie. `unsettled` rows, whose latents
+        The preferred row wins if the prompt begins with all its tokens, or in a tie. `unsettled` rows, whose entries
         are about to be computed, must save at least `worth` tokens more than any other. The last token of a prompt is
         never reused, because it has to be fed.
         """

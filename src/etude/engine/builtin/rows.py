@@ -37,7 +37,7 @@ class Rows:
         self.position: Ints = np.zeros(rows, np.int64)
         """Position of each row's pending token: its last token, which has not been fed to the network yet."""
         self.filled: Ints = np.zeros(rows, np.int64)
-        """Number of leading positions of each row whose latents are cached. The next step feeds the tokens after
+        """Number of leading positions of each row whose entries are cached. The next step feeds the tokens after
         them."""
         self.limit: Ints = np.zeros(rows, np.int64)
         """Number of tokens, prompt included, at which each row's request ends."""

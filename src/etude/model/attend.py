@@ -1,0 +1,112 @@
+"""Attention over whole sequences, and every decision about which token may see which.
+
+A row of a batch holds one document or several, one after the other. A token attends to the tokens before it in its own
+document. Short rows get a mask that is added to the scores. In long rows such a mask would grow with the square of the
+length, so each document is attended to by itself.
+
+Axes: b rows, h heads of queries, g groups of keys (each group serves h / g adjacent heads), t tokens, d and v widths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+LONG = 2048
+"""Number of tokens from which a row is long: no mask is made for it, and a CPU uses the fused kernel too."""
+QUERY_BLOCK = 128
+"""Number of queries per matmul. Each block of queries skips the keys after it, which saves nearly half of the
+scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """What the tokens of a batch [B, T] of whole sequences attend to: at most one of the two fields is set. With
+    neither, every row is one document, whose causal mask the fused kernel makes itself."""
+
+    bias: Tensor | None = None
+    """Added to the scores, [T, T] or [B, 1, T, T]: 0 where a query may attend, else -inf."""
+    documents: tuple[int, ...] | None = None
+    """Lengths of the documents, row after row; together B * T."""
+
+    @classmethod
+    def build(cls, length: int, documents_bt: Tensor | None, dtype: torch.dtype, device: torch.device) -> Mask:
+        """Build the mask for rows of `length` tokens. `documents_bt` holds each token's document id; None means that
+        each row is one document. For long rows this waits for the device, because the lengths become Python numbers."""
+        if documents_bt is not None and length >= LONG:
+            lengths = document_lengths(documents_bt)
+            return cls(documents=lengths) if len(lengths) > len(documents_bt) else cls()
+        # Measured on CPU, forward and backward at T = 256: explicit blocks beat the fused kernel in bf16 and in fp32.
+        if documents_bt is None and (length >= LONG or device.type != "cpu"):
+            return cls()
+        hidden = torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
+        if documents_bt is not None:
+            number_bt = document_starts(documents_bt).cumsum(1)
+            hidden = (hidden | (number_bt[:, :, None] != number_bt[:, None, :])).unsqueeze(1)
+        return cls(torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf")))
+
+
+def document_starts(documents_bt: Tensor) -> Tensor:
+    """Return whether each token is the first of its document: of a run of equal ids in one row."""
+    return F.pad(documents_bt[:, 1:] != documents_bt[:, :-1], (1, 0), value=True)
+
+
+def document_lengths(documents_bt: Tensor) -> tuple[int, ...]:
+    first = document_starts(documents_bt).flatten().nonzero().squeeze(1)
+    lengths: list[int] = torch.diff(first, append=first.new_tensor([documents_bt.numel()])).tolist()
+    return tuple(lengths)
+
+
+def attend(q_bhtd: Tensor, k_bgtd: Tensor, v_bgtv: Tensor, mask: Mask, scale: float) -> Tensor:
+    """Return softmax(q k^T * scale) v, each query over the keys that the mask lets it see: [B, heads, T, V]."""
+    if mask.documents is not None:
+        return _attend_by_document(q_bhtd, k_bgtd, v_bgtv, mask.documents, scale)
+    if mask.bias is not None and q_bhtd.is_cpu:
+        return _attend_in_blocks(q_bhtd, k_bgtd, v_bgtv, mask.bias, scale)
+    return _attend_fused(q_bhtd, k_bgtd, v_bgtv, mask.bias, scale)
+
+
+def _attend_in_blocks(q_bhtd: Tensor, k_bgtd: Tensor, v_bgtv: Tensor, bias: Tensor, scale: float) -> Tensor:
+    q_bgntd = (q_bhtd * scale).unflatten(1, (k_bgtd.shape[1], -1))
+    k_t, v, bias = k_bgtd.contiguous().mT.unsqueeze(2), v_bgtv.contiguous().unsqueeze(2), bias.unsqueeze(-3)
+    blocks, start = [], 0
+    for queries in q_bgntd.split(QUERY_BLOCK, dim=3):
+        end = start + queries.shape[3]
+        # The gradient of a slice is a zero-filled copy of the full tensor, so the last block is not sliced.
+        last = end == q_bgntd.shape[3]
+        scores = (queries @ (k_t if last else k_t[..., :end])).add_(bias[..., start:end, :end])
+        blocks.append(scores.softmax(-1) @ (v if last else v[..., :end, :]))
+        start = end
+    return (blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=3)).flatten(1, 2)
+
+
+def _attend_fused(q_bhtd: Tensor, k_bgtd: Tensor, v_bgtv: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    q, k, v = _of_one_width(q_bhtd, k_bgtd, v_bgtv)
+    gqa = q.shape[1] != k.shape[1]
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=bias is None, scale=scale, enable_gqa=gqa)
+    return y[..., : v_bgtv.shape[-1]]
+
+
+def _attend_by_document(
+    q_bhtd: Tensor, k_bgtd: Tensor, v_bgtv: Tensor, documents: tuple[int, ...], scale: float
+) -> Tensor:
+    """Attend in each document alone, which also saves the scores between documents."""
+    # `split`, because its gradient joins the parts; a slice's gradient would fill a tensor of the whole length.
+    flat = (x.transpose(1, 2).flatten(0, 1).split(documents) for x in _of_one_width(q_bhtd, k_bgtd, v_bgtv))
+    mixed = []
+    for part in zip(*flat, strict=True):
+        q, k, v = (x_thd.transpose(0, 1).unsqueeze(0) for x_thd in part)
+        mixed.append(_attend_fused(q, k, v, None, scale).squeeze(0).transpose(0, 1))
+    y_bhtv: Tensor = torch.cat(mixed).unflatten(0, (len(q_bhtd), -1)).transpose(1, 2)
+    return y_bhtv[..., : v_bgtv.shape[-1]]
+
+
+def _of_one_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Pad the last axes with zeros to one width, which the kernels that do not store the scores require. The padding
+    does not change the result."""
+    width = max(q.shape[-1], v.shape[-1])
+    q, k, v = (x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
+    return q, k, v
