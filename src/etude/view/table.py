@@ -184,6 +184,7 @@ def counters(summary: Summary) -> list[tuple[str, str]]:
         ("mismatch with the engine (p99 of log-probs), without replay", "replay.p99_off", "{:.4f}".format),
         ("the same with replay and its filter", "replay.p99_filter", "{:.4f}".format),
         ("drafted tokens accepted by the engine", "engine.accepted_per_draft", _percent),
+        ("drafts that would be accepted in RL's last steps", "rl.draft_accepted_last", _percent),
         ("versions of the weights published as deltas", "weights.deltas", whole),
         ("size of a delta, as a share of the whole", "weights.delta_share_mean", _percent),
         ("tokens sampled per second by the engine", "engine.tokens_per_second", whole),
