@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from etude.model import LatentCache, Transformer, compute_with, serve
+from etude.model import Cache, Transformer, compute_with, serve
 from etude.recipe.precision import PrecisionRecipe
 
 
@@ -39,7 +39,7 @@ def test_nor_are_those_of_a_served_network(half: Transformer, tokens_of: Any) ->
         with torch.no_grad():
             half.embed_tokens.weight.mul_(1 - 0.5 * changes)
         serve(half)
-        cache = LatentCache(half.config, 1, 16, torch.bfloat16, invariant=half.invariant)
+        cache = Cache(half.config, 1, 16, torch.bfloat16, invariant=half.invariant)
         step = cache.step(torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long), torch.tensor([12]))
         read = torch.arange(12)
         out = half.extend(tokens[step.positions_t.clamp(max=11)], step)

@@ -150,4 +150,4 @@ def test_a_stage_starts_from_the_one_before_it_whatever_is_left_out(before):
     shorter = recipe.model_copy(update={"stages": ["pretrain", "sft"]})
     result = list(run_stage("sft", run, shorter))[-1]["result"]
     assert result["inputs"]["model"] == file_digest(run / "stages" / "pretrain" / "model" / "model.safetensors")
-    assert load_hf(run / "stages" / "sft" / "model").config.yarn is None
+    assert load_hf(run / "stages" / "sft" / "model").config.rope.scaling is None
