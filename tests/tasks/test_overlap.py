@@ -7,6 +7,7 @@ import random
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import zstandard
 from hypothesis import given, settings
@@ -156,7 +157,9 @@ def test_shards_are_read_back_as_text(tmp_path: Path) -> None:
 
     tokenizer = Tokenizer.train([PYTHON, PROSE], 400)
     tokenizer.save(tmp_path / "tokenizer.json")
-    documents = [Tokens(tokenizer.encode(text), "code", "folder") for text in ("x = 1\n", PYTHON)]
+    documents = [
+        Tokens(np.array(tokenizer.encode(text), dtype=np.uint32), "code", "folder") for text in ("x = 1\n", PYTHON)
+    ]
     write_shards(
         tmp_path / "corpus",
         {"train": documents, "valid": []},

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from etude.corpus.collect import Document, python_paths, read_folder, read_generated, read_stdlib, stdlib
 from etude.corpus.dedup import near_duplicates, same_text
 from etude.corpus.errors import CorpusError
@@ -120,4 +122,5 @@ def _keep(
 def _encode(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[Tokens]:
     bos, end = tokenizer.special.bos, tokenizer.special.end
     for document in documents:
-        yield Tokens([bos, *tokenizer.encode(document.text), end], document.kind, document.source)
+        ids = np.array([bos, *tokenizer.encode(document.text), end], dtype=np.uint32)
+        yield Tokens(ids, document.kind, document.source)
