@@ -16,7 +16,7 @@ Invariants of every format (tests/text/formats/test_properties.py):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -34,6 +34,22 @@ class TokenizerLike(Protocol):
 
     def special(self, name: str) -> int | None:
         """Return the id of a special token such as `<|im_end|>`; None if the vocabulary lacks it."""
+        ...
+
+
+class TextTokenizer(Protocol):
+    """What a corpus needs of a tokenizer, Étude's own or a published model's."""
+
+    vocab_size: int
+    """Number of ids; all ids are below it."""
+
+    def documents(self, texts: Iterable[str]) -> Iterator[list[int]]:
+        """Yield the ids of whole training documents, with the special tokens that begin and end one. No text produces
+        another special token. Raises TokenizerError if the vocabulary has no token that ends a document."""
+        ...
+
+    def text(self, document: Iterable[int]) -> str:
+        """Return the text of a document's ids, without its special tokens."""
         ...
 
 

@@ -64,7 +64,7 @@ class Pair:
 
     @cached_property
     def tokenizer(self) -> PretrainedTokenizer:
-        return PretrainedTokenizer(self.data)
+        return PretrainedTokenizer(json.dumps(self.data))
 
     @cached_property
     def form(self) -> Format:

@@ -78,7 +78,7 @@ def merged_file() -> dict[str, Any]:
 
 @cache
 def merged() -> PretrainedTokenizer:
-    return PretrainedTokenizer(merged_file())
+    return PretrainedTokenizer(json.dumps(merged_file()))
 
 
 def markers(tokenizer: Letters | PretrainedTokenizer, ids: Iterable[int]) -> list[str]:
