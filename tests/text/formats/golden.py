@@ -170,12 +170,20 @@ DEEPSEEK_V31 = (
     "Let me th<｜end▁of▁sentence｜><｜User｜>Go on, please.<｜Assistant｜></think>Done.<｜end▁of▁sentence｜>"
 )
 
+CHATML = "".join(
+    part if part.startswith("«") else re.sub(r"</?tool_(?:call|response)>", r"«\g<0>»", part)
+    for part in re.split("(«.*?»)", QWEN3)
+)
+"""As Qwen3 writes it; the tags of calls and of outputs are plain text."""
+
 EXPECTED = {
     "qwen3": QWEN3,
     "qwen3-coder": QWEN3_CODER,
+    "qwen2.5": QWEN3,
     "kimi-k2": KIMI_K2,
     "deepseek-v3": DEEPSEEK_V3,
     "deepseek-v3.1": DEEPSEEK_V31,
+    "chatml": CHATML,
 }
 _STRAY = ("<|im_start|>", "<|im_user|>", "<｜User｜>")
 

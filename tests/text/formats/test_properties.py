@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,9 +11,10 @@ from tests.text.formats.golden import SCHEMAS, TOOLS
 from tests.text.formats.tiny import SPECIALS, Letters, markers, merged
 
 from etude.text import CallSchema, Exchange, Format, Parameter, TokenizerLike
-from etude.text.formats import FORMATS, KimiK2Format, Qwen3Format
+from etude.text.formats import FORMATS, ChatMLFormat, KimiK2Format, Qwen3Format
 
 LETTERS, MERGED = Letters(), merged()
+CALL_TAG = re.compile("</?tool_call>")
 
 
 def forms(tokenizer: TokenizerLike) -> dict[str, Format]:
@@ -42,6 +45,8 @@ json_values = st.recursive(
 @settings(max_examples=40, deadline=None)
 @given(thinking=texts, text=texts, calls=st.lists(texts, max_size=3))
 def test_a_rendered_turn_parses_back(name: str, thinking: str, text: str, calls: list[str]) -> None:
+    if name == "chatml":  # whose tags are text, so that a text which spells one is a call
+        text, *calls = (CALL_TAG.sub("", said) for said in (text, *calls))
     for form in (BY_LETTERS[name], BY_PAIRS[name]):
         ids = form.render_turn(thinking, text, calls)
         turn = form.parse(ids)
@@ -49,6 +54,22 @@ def test_a_rendered_turn_parses_back(name: str, thinking: str, text: str, calls:
         assert turn.ended
         assert all(call.complete for call in turn.calls)
         assert turn.thinking_tokens + turn.call_tokens + turn.message_tokens == len(ids)
+
+
+@settings(max_examples=80, deadline=None)
+@given(pieces=st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "<tool", "_call>", "é", "\n", "{", "<think>"])))
+def test_calls_between_tags_that_are_text(pieces: list[str]) -> None:
+    said = "".join(pieces)
+    tokenizers: tuple[TokenizerLike, ...] = (LETTERS, MERGED)
+    turns = [ChatMLFormat(tokenizer).parse(tokenizer.encode(said)) for tokenizer in tokenizers]
+    found = list(re.finditer(r"<tool_call>(.*?)(</tool_call>|\Z)", said, re.DOTALL))
+    for turn in turns:
+        expected = [(call.group(1), bool(call.group(2))) for call in found]
+        assert [(call.raw, call.complete) for call in turn.calls] == expected
+    assert turns[0].call_tokens == sum(len(call.group().encode()) for call in found), "a letter is a token"
+    for turn, tokenizer in zip(turns, tokenizers, strict=True):
+        assert turn.call_tokens + turn.message_tokens == len(tokenizer.encode(said))
+        assert (turn.call_tokens > 0) == bool(found)
 
 
 @every_form

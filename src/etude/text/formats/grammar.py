@@ -2,13 +2,17 @@
 
     [<think> thinking </think>] text [<section> <call> raw </call> <call> raw </call> </section>] <stop>
 
+Where a vocabulary has no tokens for the marks of a call, the marks are plain text.
+
 Invariants: `read` accepts any ids and counts each once, up to the end of the turn; read(write(turn)) equals the turn,
-down to the last newline. `write` adds the newlines that the template has around the parts, and `read` removes exactly
-these. Neither trims the text itself, although some templates do.
+down to the last newline, unless text or call spell a mark that is plain text. `write` adds the newlines that the
+template has around the parts, and `read` removes exactly these. Neither trims the text itself, although some templates
+do.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -24,7 +28,8 @@ Decode: TypeAlias = Callable[[Iterable[int]], str]
 class Grammar:
     stop: tuple[int, ...]
     """Tokens that end a turn. `write` uses the first."""
-    call: Pair
+    call: Pair | tuple[str, str]
+    """The marks of a call: two tokens, or two texts without letters beyond ASCII."""
     section: Pair | None = None
     """Tokens around all calls of a turn, if the format has them."""
     separator: tuple[str, int] | None = None
@@ -45,6 +50,8 @@ class Grammar:
 class _Part:
     kind: Literal["message", "thinking", "call", "frame"]
     ids: list[int] = field(default_factory=list)
+    text: str = ""
+    """What the ids say, once they are decoded."""
     tokens: int = 0
     closed: bool = False
 
@@ -73,11 +80,16 @@ def read(grammar: Grammar, sampled: Iterable[int], decode: Decode) -> ParsedTurn
     call is recognised anywhere. Inside a call, the only other tokens recognised are the ends of call, section and turn.
     Ids after the end of the turn are ignored."""
     parts, ended = _parts(grammar, sampled)
+    for part in parts:
+        part.text = decode(part.ids)
+    start, end = grammar.call
+    if isinstance(start, str) and isinstance(end, str):
+        parts = [piece for part in parts for piece in _split(part, start, end, decode)]
     tokens = {kind: sum(part.tokens for part in parts if part.kind == kind) for kind in ("thinking", "message")}
     return ParsedTurn(
-        thinking="".join(_thinking(grammar, part, decode) for part in parts if part.kind == "thinking"),
-        text="".join(_message(grammar, parts, place, decode) for place in range(len(parts))),
-        calls=tuple(ParsedCall(decode(part.ids), part.closed) for part in parts if part.kind == "call"),
+        thinking="".join(_thinking(grammar, part) for part in parts if part.kind == "thinking"),
+        text="".join(_message(grammar, parts, place) for place in range(len(parts))),
+        calls=tuple(ParsedCall(part.text, part.closed) for part in parts if part.kind == "call"),
         ended=ended,
         thinking_tokens=tokens["thinking"],
         call_tokens=sum(part.tokens for part in parts if part.kind in ("call", "frame")),
@@ -136,17 +148,41 @@ def _parts(grammar: Grammar, sampled: Iterable[int]) -> tuple[list[_Part], bool]
     return parts, False
 
 
-def _thinking(grammar: Grammar, part: _Part, decode: Decode) -> str:
-    text = decode(part.ids).removeprefix(grammar.around_thinking)
+def _split(part: _Part, start: str, end: str, decode: Decode) -> list[_Part]:
+    """Split a message at the marks of its calls, which are text. A token that reaches over a mark's end counts for the
+    part that it begins in."""
+    pieces, text, counted = [], part.text, 0
+    at = 0
+    while part.kind == "message":
+        opened = text.find(start, at)
+        if opened < 0:
+            break
+        inside = opened + len(start)
+        found = text.find(end, inside)
+        closed, stop = (found, found + len(end)) if found >= 0 else (len(text), len(text))
+        first, last = (_tokens_of(part.ids, text, place, decode) for place in (opened, stop))
+        pieces.append(_Part("message", text=text[at:opened], tokens=first - counted))
+        pieces.append(_Part("call", text=text[inside:closed], tokens=last - first, closed=found >= 0))
+        at, counted = stop, last
+    return [*pieces, _Part(part.kind, text=text[at:], tokens=part.tokens - counted, closed=part.closed)]
+
+
+def _tokens_of(ids: Sequence[int], text: str, place: int, decode: Decode) -> int:
+    """Return the number of ids that the text up to `place`, before or behind a mark, is made of."""
+    return bisect.bisect_left(range(len(ids)), True, key=lambda count: decode(ids[:count])[:place] == text[:place])
+
+
+def _thinking(grammar: Grammar, part: _Part) -> str:
+    text = part.text.removeprefix(grammar.around_thinking)
     return text.removesuffix(grammar.around_thinking) if part.closed else text
 
 
-def _message(grammar: Grammar, parts: Sequence[_Part], place: int, decode: Decode) -> str:
+def _message(grammar: Grammar, parts: Sequence[_Part], place: int) -> str:
     """Return the text of a message part, without the newlines that the template writes after thinking and before a
     call; "" for another part."""
     if parts[place].kind != "message":
         return ""
-    text = decode(parts[place].ids)
+    text = parts[place].text
     if place and parts[place - 1].kind == "thinking":
         text = text.removeprefix(grammar.after_thinking)
     if place + 1 < len(parts) and parts[place + 1].kind == "call":
