@@ -94,7 +94,16 @@ class HarnessRecipe(Section):
     profile: Literal["compact", "full"] = "compact"
     """Set of prompts and tools that the agent has; those of "compact" are short enough for a tiny model."""
     format: Literal[
-        "compact", "auto", "qwen3", "qwen3-coder", "qwen2.5", "kimi-k2", "deepseek-v3", "deepseek-v3.1", "chatml"
+        "compact",
+        "auto",
+        "chatml",
+        "qwen2.5",
+        "qwen3",
+        "qwen3-coder",
+        "glm4.5",
+        "kimi-k2",
+        "deepseek-v3",
+        "deepseek-v3.1",
     ] = "compact"
     """Chat format of a model that Étude's own engine serves. "compact" works with the tokenizer that a run trains,
     every other format with the tokenizer of its model. "auto" takes "compact" for the former; for the latter, the

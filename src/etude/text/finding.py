@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from etude.text.calls import CallSchema, Parameter
-from etude.text.format import Format
+from etude.text.format import Format, following
 from etude.text.formats import FORMATS
 from etude.text.pretrained import PretrainedTokenizer
 from etude.text.rendering import Template, read_template
@@ -199,9 +199,9 @@ def _written(form: Format, turns: Sequence[_Turn]) -> list[int]:
             ids += form.render_turn("", said[0].text, raws)
             ids += form.closing(ids)
         elif role == "tool":
-            ids += form.tool_outputs([turn.text for turn in said], raws)
+            ids += following(form, ids, form.tool_outputs([turn.text for turn in said], raws))
         else:
-            ids += form.user_message(said[0].text)
+            ids += following(form, ids, form.user_message(said[0].text))
     return ids
 
 

@@ -122,7 +122,7 @@ def said_of(form: Format, raw: str) -> None:
     assert isinstance(form.call_name(raw), str)
 
 
-@pytest.mark.parametrize("name", [name for name in BY_LETTERS if name != "qwen3-coder"])
+@pytest.mark.parametrize("name", [name for name in BY_LETTERS if name not in ("qwen3-coder", "glm4.5")])
 @settings(max_examples=50, deadline=None)
 @given(arguments=st.dictionaries(texts, json_values, max_size=3), number=st.integers(0, 999))
 def test_a_written_call_parses_back(name: str, arguments: dict[str, object], number: int) -> None:
@@ -134,15 +134,16 @@ def test_a_written_call_parses_back(name: str, arguments: dict[str, object], num
     assert form.parse_call(call.raw, SCHEMAS) == ("read", arguments)
 
 
+@pytest.mark.parametrize(("name", "tag"), [("qwen3-coder", "</parameter>"), ("glm4.5", "</arg_value>")])
 @settings(max_examples=100, deadline=None)
 @given(path=texts, first=st.none() | st.integers(-(10**9) + 1, 10**9 - 1))
-def test_a_call_in_tags_parses_back_or_is_refused(path: str, first: int | None) -> None:
-    form = BY_LETTERS["qwen3-coder"]
+def test_a_call_in_tags_parses_back_or_is_refused(name: str, tag: str, path: str, first: int | None) -> None:
+    form = BY_LETTERS[name]
     arguments: dict[str, object] = {"path": path} | ({} if first is None else {"first": first})
     try:
         raw = form.format_call("read", arguments, SCHEMAS["read"])
     except ValueError:
-        assert "</parameter>" in path
+        assert tag in path
     else:
         assert form.parse_call(raw, SCHEMAS) == ("read", arguments)
 
@@ -186,6 +187,8 @@ def test_no_text_becomes_a_special_token(name: str, said: list[str]) -> None:
         ("kimi-k2", "functions.read:0<|tool_call_argument_begin|>{", "read: arguments are not JSON"),
         ("deepseek-v3", 'function<｜tool▁sep｜>read\n{"path": "a"}', "the call is not a name and its arguments in a"),
         ("deepseek-v3", "function<｜tool▁sep｜>read\n```json\n{]\n```", "read: arguments are not JSON"),
+        ("glm4.5", "read\n<arg_key>path</arg_key>\n", "read: arguments are not <arg_key>name</arg_key>"),
+        ("glm4.5", "read" + "<arg_key>a</arg_key><arg_value></arg_value>" * 2, "read: an argument is given twice"),
         ("deepseek-v3.1", 'read{"path": "a"}', "the call is not a name and its arguments"),
         ("deepseek-v3.1", "<｜tool▁sep｜>{}", "a call without a name, tools: read, list"),
     ],

@@ -26,18 +26,23 @@ Decode: TypeAlias = Callable[[Iterable[int]], str]
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    stop: tuple[int, ...]
-    """Tokens that end a turn. `write` uses the first."""
     call: Pair | tuple[str, str]
     """The marks of a call: two tokens, or two texts without letters beyond ASCII."""
+    stop: tuple[int, ...]
+    """Tokens that end a turn. `write` uses the first, unless the format has `heads`."""
+    heads: Pair | None = None
+    """Stop tokens that also begin the next message: the one after a turn without calls, and the one after calls."""
     section: Pair | None = None
     """Tokens around all calls of a turn, if the format has them."""
     separator: tuple[str, int] | None = None
     """Name and id of the token that separates the parts of a call, such as name and arguments, if the format has one.
     In a call's raw text it appears as its name."""
+    inside: Callable[[str], list[Piece]] | None = None
+    """Splits a call's raw text into pieces, for formats with several tokens inside a call."""
     think: Pair | None = None
     empty_think: bool = False
     """Whether thinking markers are written even without thinking."""
+    before_thinking: str = ""
     around_thinking: str = ""
     """Text between the thinking and each of its markers."""
     after_thinking: str = ""
@@ -63,7 +68,13 @@ def write(grammar: Grammar, thinking: str, text: str, calls: Sequence[str]) -> l
         raise ValueError("this tokenizer has no tokens that mark thinking, so a turn cannot hold any")
     if grammar.think is not None and (thinking or grammar.empty_think):
         around = grammar.around_thinking
-        pieces += [grammar.think[0], around + thinking + around, grammar.think[1], grammar.after_thinking]
+        pieces += [
+            grammar.before_thinking,
+            grammar.think[0],
+            around + thinking + around,
+            grammar.think[1],
+            grammar.after_thinking,
+        ]
     pieces.append(text)
     if calls:
         pieces.append(grammar.before_first_call if text else "")
@@ -72,7 +83,7 @@ def write(grammar: Grammar, thinking: str, text: str, calls: Sequence[str]) -> l
             pieces += [grammar.between_calls] if place else []
             pieces += [grammar.call[0], *_inside(grammar, raw), grammar.call[1]]
         pieces += [grammar.section[1]] if grammar.section else []
-    return [*pieces, grammar.stop[0]]
+    return [*pieces, grammar.heads[bool(calls)] if grammar.heads else grammar.stop[0]]
 
 
 def read(grammar: Grammar, sampled: Iterable[int], decode: Decode) -> ParsedTurn:
@@ -178,20 +189,25 @@ def _thinking(grammar: Grammar, part: _Part) -> str:
 
 
 def _message(grammar: Grammar, parts: Sequence[_Part], place: int) -> str:
-    """Return the text of a message part, without the newlines that the template writes after thinking and before a
+    """Return the text of a message part, without the newlines that the template writes around thinking and before a
     call; "" for another part."""
     if parts[place].kind != "message":
         return ""
     text = parts[place].text
     if place and parts[place - 1].kind == "thinking":
         text = text.removeprefix(grammar.after_thinking)
-    if place + 1 < len(parts) and parts[place + 1].kind == "call":
+    after = parts[place + 1].kind if place + 1 < len(parts) else None
+    if after == "thinking":
+        text = text.removesuffix(grammar.before_thinking)
+    if after == "call":
         earlier = any(part.kind == "call" for part in parts[:place])
         text = text.removesuffix(grammar.between_calls if earlier else grammar.before_first_call)
     return text
 
 
 def _inside(grammar: Grammar, raw: str) -> list[Piece]:
+    if grammar.inside is not None:
+        return grammar.inside(raw)
     if grammar.separator is None:
         return [raw]
     name, token = grammar.separator
