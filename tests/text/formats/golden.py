@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from etude.text import CallSchema, Format, Parameter, TokenizerLike
+from etude.text import CallSchema, Format, Parameter, TokenizerLike, following
 
 SYSTEM = "You mend code."
 TASK = "larger() gives the smaller one. Naïve?"
@@ -170,14 +170,40 @@ DEEPSEEK_V31 = (
     "Let me th<｜end▁of▁sentence｜><｜User｜>Go on, please.<｜Assistant｜></think>Done.<｜end▁of▁sentence｜>"
 )
 
+CHATML = "".join(
+    part if part.startswith("«") else re.sub(r"</?tool_(?:call|response)>", r"«\g<0>»", part)
+    for part in re.split("(«.*?»)", QWEN3)
+)
+"""As Qwen3 writes it; the tags of calls and of outputs are plain text."""
+
+_GLM45_TOOL = "\n<tool_response>\n{}\n</tool_response>"
+GLM45 = (
+    "[gMASK]<sop><|system|>\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+    f"You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n{READ_JSON}\n{LIST_JSON}\n"
+    "</tools>\n\nFor each function call, output the function name and arguments within the following XML format:\n"
+    "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>{arg-value-1}</arg_value>\n"
+    "<arg_key>{arg-key-2}</arg_key>\n<arg_value>{arg-value-2}</arg_value>\n...\n</tool_call>"
+    "<|system|>\nYou mend code.<|user|>\nlarger() gives the smaller one. Naïve?<|assistant|>"
+    "\n<think>The test says max.</think>\nI read both."
+    "\n<tool_call>read\n<arg_key>path</arg_key>\n<arg_value>calc.py</arg_value>\n"
+    "<arg_key>first</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n<tool_call>list\n</tool_call>"
+    f"<|observation|>{_GLM45_TOOL.format(OUTPUTS[0])}{_GLM45_TOOL.format('«' + OUTPUTS[1] + '»')}<|assistant|>"
+    "\n<think></think>\n<tool_call>read é[gMASK]</tool_call>"
+    f"<|observation|>{_GLM45_TOOL.format(REFUSAL)}<|assistant|>"
+    "Let me th<|endoftext|><|user|>\nGo on, please.<|assistant|>\n<think></think>\nDone.<|user|>"
+)
+
 EXPECTED = {
     "qwen3": QWEN3,
     "qwen3-coder": QWEN3_CODER,
+    "qwen2.5": QWEN3,
+    "glm4.5": GLM45,
     "kimi-k2": KIMI_K2,
     "deepseek-v3": DEEPSEEK_V3,
     "deepseek-v3.1": DEEPSEEK_V31,
+    "chatml": CHATML,
 }
-_STRAY = ("<|im_start|>", "<|im_user|>", "<｜User｜>")
+_STRAY = ("<|im_start|>", "<|im_user|>", "<｜User｜>", "[gMASK]")
 
 
 def expected_text(name: str, tokenizer: TokenizerLike) -> str:
@@ -215,11 +241,12 @@ def conversation(form: Format, tokenizer: TokenizerLike) -> list[int]:
     raw, sampled = malformed(form, tokenizer)
     ids = form.opening(SYSTEM, TASK)
     ids += form.render_turn(THINKING if thinks(tokenizer) else "", ANSWER, calls)
-    ids += [*form.closing(ids), *form.tool_outputs(OUTPUTS, calls)]
-    ids += sampled
-    ids += [*form.closing(ids), *form.tool_outputs([REFUSAL], [raw])]
-    ids += tokenizer.encode(CUT)
-    ids += [*form.closing(ids), *form.user_message(AGAIN)]
+    ids += form.closing(ids)
+    ids += [*following(form, ids, form.tool_outputs(OUTPUTS, calls)), *sampled]
+    ids += form.closing(ids)
+    ids += [*following(form, ids, form.tool_outputs([REFUSAL], [raw])), *tokenizer.encode(CUT)]
+    ids += form.closing(ids)
+    ids += following(form, ids, form.user_message(AGAIN))
     ids += form.render_turn("", DONE, [])
     return [*ids, *form.closing(ids)]
 
