@@ -60,7 +60,7 @@ def run_command(
         state = LineageState.load(paths.lineage)
         require_unchanged(recipe, state, stages)
         donors = Reuse(stages, find_donors(reuse, paths.root) if reuse else ())
-        require_supported(recipe)
+        require_supported(recipe, paths)
         require_room(paths.root)
         save_recipe(recipe, paths.recipe)
         begun = time.monotonic()
@@ -81,7 +81,8 @@ async def _run(
     donors: Reuse,
     until: str | None,
 ) -> None:
-    from etude.model import config_from_recipe, parameters_of
+    from etude.lineage.base import network_of
+    from etude.model import parameters_of
     from etude.model.precision.kernels import implementation_for
 
     journal = Journal(paths.journal, "driver")
@@ -91,7 +92,7 @@ async def _run(
     donors.adopt_compute(context)
     compute = context.compute()
     screen.say(f"computing on {compute}")
-    network = parameters_of(config_from_recipe(recipe.model, recipe.tokenizer.vocab_size))
+    network = parameters_of(network_of(recipe, paths))
     here = {**this_machine(), "accelerator": compute.accelerator}
     journal.event("run_started", parameters=network.total, active=network.active, **here)
     screen.say(f"matmuls of experts {implementation_for(recipe.precision, compute.device, compute.dtype).by}")

@@ -11,7 +11,7 @@ from etude.harness import Policy, TokenPolicy, TokenSampling, format_of, session
 from etude.lineage import Finished, dtype_of, finished_stage
 from etude.trace.builder import TraceBuilder
 
-_STAGES = ("rl", "continued", "sft")
+_STAGES = ("rl", "continued", "sft", "base")
 
 
 def run_front(run_folder: Path, stage: str | None = None) -> Front:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from etude.journal import RunPaths
 from etude.lineage.state import LineageError
 from etude.recipe import Recipe
 from etude.tasks.sources.microrepo import SEEN_KINDS
@@ -42,8 +43,9 @@ def sole_driver(root: Path, lock: Path) -> Iterator[None]:
         yield
 
 
-def require_supported(recipe: Recipe) -> None:
-    """Raise LineageError for a recipe that a later stage could not run, before hours of training are spent on it."""
+def require_supported(recipe: Recipe, paths: RunPaths | None = None) -> None:
+    """Raise LineageError for a recipe that a later stage could not run, before hours of training are spent on it.
+    Without `paths`, the run's folder, only a dry run is asked for."""
     if recipe.compute.device != "cpu":
         raise LineageError(
             f'compute.device = "{recipe.compute.device}": RL and the built-in engine run on the CPU only so far; '
@@ -54,7 +56,11 @@ def require_supported(recipe: Recipe) -> None:
 
     # A dtype that the recipe leaves open may be probed to be bf16, the one that kernels need, so assume that.
     implementation_for(recipe.precision, recipe.compute.device, DTYPES.get(recipe.compute.dtype, DTYPES["bfloat16"]))
-    if not recipe.corpus.sources and not recipe.corpus.folders:
+    if recipe.model.from_ and not (paths is not None and paths.model("base").exists()):
+        from etude.lineage.base import find_base
+
+        find_base(recipe, shape_only=paths is None)
+    if recipe.reads_corpus and not recipe.corpus.sources and not recipe.corpus.folders:
         raise LineageError(
             "corpus.sources = [] and corpus.folders = []: there is nothing to pretrain on; name a source or a folder"
         )
@@ -63,7 +69,7 @@ def require_supported(recipe: Recipe) -> None:
             f"sft.kinds: no train task has the kind {never[0]!r}; expected some of {', '.join(SEEN_KINDS)}"
         )
     lookup_steps = round(recipe.pretrain.lookup_share * recipe.pretrain.steps)
-    if lookup_steps and "generated" not in recipe.corpus.sources:
+    if "pretrain" in recipe.stages and lookup_steps and "generated" not in recipe.corpus.sources:
         raise LineageError(
             f"pretrain.lookup_share = {recipe.pretrain.lookup_share:g}: look-ups are generated documents; expected "
             f'"generated" in corpus.sources, found {recipe.corpus.sources}; add it, or set pretrain.lookup_share = 0'

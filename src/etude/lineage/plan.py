@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from etude.corpus import code_bytes
+from etude.lineage.base import network_of
 from etude.lineage.probe import Pace, probe
 from etude.lineage.stages import stages_of
-from etude.model import config_from_recipe, parameters_of
+from etude.model import parameters_of
 from etude.recipe import Recipe
 from etude.rl import evaluated_steps
 from etude.tasks.sources.microrepo.bugs import SEEN_KINDS
@@ -57,7 +58,7 @@ class RunPlan:
 def plan_run(recipe: Recipe) -> RunPlan:
     compute = choose_compute(recipe.compute)
     pace = probe(recipe, compute)
-    config = config_from_recipe(recipe.model, recipe.tokenizer.vocab_size)
+    config = network_of(recipe)
     count = parameters_of(config)
     stages = recipe.pretrain, recipe.long, recipe.mtp, recipe.sft
     passes = (max(stage.length, min(stage.batch * stage.length, stage.microbatch_tokens)) for stage in stages)

@@ -17,21 +17,22 @@ from etude.lineage.context import RunContext
 from etude.lineage.state import LineageError
 from etude.rollout import RolloutSetup, demonstrate, open_setup, oracle
 from etude.tasks import Split, gate_tasks, generate_tasks, list_tasks, write_documents
-from etude.text import Tokenizer
+from etude.text import Tokenizer, open_tokenizer
 
 _GATED_TOGETHER = 32
 _SAID_WEIGHT = 300
 
 
 def require_own_format(context: RunContext) -> None:
-    """Raise LineageError for a recipe with a published model's chat format or tokenizer: a run trains its own
+    """Raise LineageError for a recipe with a published model's chat format or tokenizer if the run trains its own
     tokenizer."""
     harness = context.recipe.harness
+    if not context.recipe.own_tokenizer:
+        return
     if harness.format not in ("compact", "auto") or harness.tokenizer:
         raise LineageError(
             f"harness.format = {harness.format!r}: a run trains its own tokenizer, which supports only the format "
-            "compact; leave harness.format and harness.tokenizer out, and use published formats only for rollouts of a "
-            "published model (docs/text.md)"
+            "compact; leave harness.format and harness.tokenizer out, or begin with a published model (model.from)"
         )
 
 
@@ -74,10 +75,12 @@ async def make_corpus(context: RunContext) -> dict[str, Any]:
     held_out = [task for split in (Split.DEV, Split.TEST) for task in usable_tasks(context, split)]
     gathered, contaminated = await asyncio.to_thread(without_held_out, gathered, held_out)
     part(2)
-    # The harness's own texts must take few tokens, however rare their words are in the corpus.
-    said = load_profile(recipe.harness.profile).texts() * _SAID_WEIGHT
-    tokenizer = await asyncio.to_thread(Tokenizer.train, chain(said, gathered.texts()), recipe.tokenizer.vocab_size)
-    tokenizer.save(paths.tokenizer)
+    if recipe.own_tokenizer:
+        # The harness's own texts must take few tokens, however rare their words are in the corpus.
+        said = load_profile(recipe.harness.profile).texts() * _SAID_WEIGHT
+        trained = await asyncio.to_thread(Tokenizer.train, chain(said, gathered.texts()), recipe.tokenizer.vocab_size)
+        trained.save(paths.tokenizer)
+    tokenizer = open_tokenizer(paths.tokenizer)
     part(3)
     manifest = await asyncio.to_thread(write_corpus, paths.corpus, gathered, tokenizer, recipe.corpus)
     part(4)

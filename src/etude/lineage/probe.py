@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from etude.journal import RunPaths
+from etude.lineage.base import network_of
 from etude.model import Transformer, compute_with, config_from_recipe
 from etude.recipe import Recipe
 from etude.rollout import open_setup
@@ -64,7 +65,7 @@ def probe(recipe: Recipe, compute: Compute) -> Pace:
 
 def _seconds_of_token(recipe: Recipe, compute: Compute) -> float:
     compute.apply()
-    config = config_from_recipe(recipe.model, recipe.tokenizer.vocab_size)
+    config = network_of(recipe)
     model = Transformer(config).to(device=compute.device, dtype=compute.dtype)
     compute_with(model, recipe.precision)
     shape = (recipe.pretrain.batch, recipe.pretrain.length)

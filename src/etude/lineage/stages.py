@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from etude.cluster import DeadlineExceeded, ServiceDied
+from etude.lineage.base import adopt_base
 from etude.lineage.context import RunContext
 from etude.lineage.continued import run_continued
 from etude.lineage.line import Stage
@@ -72,47 +73,67 @@ _TASKS = Stage(
     require_own_format,
     beside=("tasks/gate.jsonl", "tasks/separate"),
 )
-_CORPUS = Stage(
-    "corpus",
-    "corpus",
-    ("corpus", "tokenizer", "harness.profile"),
-    ("corpus", "tokenizer.json"),
-    make_corpus,
-    needs=("tasks",),
-)
-_DEMONSTRATIONS = Stage(
-    "demonstrations",
-    "demonstrations",
-    ("harness", "engine.context", "sandbox", "sft"),
-    ("demonstrations",),
-    make_demonstrations,
-    needs=("tasks", "corpus"),
+_BASE = Stage(
+    "base",
+    "base model",
+    ("model", "harness.format", "harness.tokenizer", "seed"),
+    ("stages/base/model", "tokenizer.json"),
+    adopt_base,
 )
 
 
 def stages_of(recipe: Recipe) -> tuple[Stage, ...]:
-    """Return all stages of a recipe in order: those that make data, its training stages, and the evaluation."""
-    made = [_TASKS, _CORPUS]
+    """Return all stages of a recipe in order: the model it begins with, those that make data, its training stages, and
+    the evaluation."""
+    made = [*([_BASE] if recipe.model.from_ else []), _TASKS, *([_corpus(recipe)] if recipe.reads_corpus else [])]
     for name in recipe.training:
         if name == "sft":
-            made.append(_DEMONSTRATIONS)
+            made.append(_demonstrations(recipe))
         made.append(_trained(name, recipe))
-    return (*made, _evaluation(recipe.evaluated))
+    return (*made, _evaluation(recipe))
+
+
+def _corpus(recipe: Recipe) -> Stage:
+    return Stage(
+        "corpus",
+        "corpus",
+        ("corpus", "tokenizer", "harness.profile"),
+        ("corpus", "tokenizer.json"),
+        make_corpus,
+        needs=("tasks",) if recipe.own_tokenizer else ("base", "tasks"),
+    )
+
+
+def _demonstrations(recipe: Recipe) -> Stage:
+    return Stage(
+        "demonstrations",
+        "demonstrations",
+        ("harness", "engine.context", "sandbox", "sft"),
+        ("demonstrations",),
+        make_demonstrations,
+        needs=("tasks", _tokenizer(recipe)),
+    )
+
+
+def _tokenizer(recipe: Recipe) -> str:
+    """Return the stage that leaves the tokenizer."""
+    return "corpus" if recipe.own_tokenizer else "base"
 
 
 def _trained(name: str, recipe: Recipe) -> Stage:
     """Return a training stage, which starts from the model of the one before it."""
     start = (before,) if (before := recipe.before(name)) else ()
+    acting = tuple(dict.fromkeys(("tasks", _tokenizer(recipe), *start)))
     match name:
         case "pretrain":
             needs_long = require_long_documents if "long" in recipe.stages else None
-            return _supervised(name, "base pretraining", ("corpus",), needs_long)
+            return _supervised(name, "base pretraining", ("corpus", *start), needs_long)
         case "long":
             return _supervised(name, "long context", ("corpus", *start))
         case "mtp":
             return _supervised(name, "MTP heads", ("corpus", *start))
         case "sft":
-            return _supervised(name, "SFT", ("corpus", *start, "demonstrations"))
+            return _supervised(name, "SFT", tuple(dict.fromkeys((_tokenizer(recipe), *start, "demonstrations"))))
         case "rl":
             return Stage(
                 name,
@@ -120,7 +141,7 @@ def _trained(name: str, recipe: Recipe) -> Stage:
                 ("rl", *_ACTING),
                 _model(name),
                 run_rl,
-                needs=("tasks", "corpus", *start),
+                needs=acting,
                 beside=("stages/rl/metrics.jsonl", "eval/dev-step-*"),
             )
         case _:
@@ -130,19 +151,19 @@ def _trained(name: str, recipe: Recipe) -> Stage:
                 ("continued", "sft", "tasks", *_ACTING),
                 _model(name),
                 run_continued,
-                needs=("tasks", "corpus", *start),
+                needs=acting,
                 beside=("stages/continued/metrics.jsonl",),
             )
 
 
-def _evaluation(trained: list[str]) -> Stage:
-    names = tuple(name for stage in trained for name in (f"test-{stage}", one_edit(f"test-{stage}")))
+def _evaluation(recipe: Recipe) -> Stage:
+    names = tuple(name for stage in recipe.evaluated for name in (f"test-{stage}", one_edit(f"test-{stage}")))
     return Stage(
         "evaluate",
         "test",
         ("evaluation", "harness", "engine", "sandbox", "compute", "precision"),
         tuple(f"eval/{name}/results.jsonl" for name in names),
         evaluate_test,
-        needs=("tasks", "corpus", *trained),
+        needs=tuple(dict.fromkeys(("tasks", _tokenizer(recipe), *recipe.evaluated))),
         beside=tuple(f"eval/{name}/{what}" for name in names for what in ("summary.json", "traces")),
     )

@@ -18,7 +18,7 @@ from etude.recipe import Recipe, load_recipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.recipe.recipe import TRAINING
 
-MODELS = ("rl", "continued", "sft", "mtp", "long", "pretrain")
+MODELS = ("rl", "continued", "sft", "mtp", "long", "pretrain", "base")
 """The stages that produce a model, latest first."""
 
 
@@ -110,7 +110,7 @@ def dtype_of(paths: RunPaths) -> str:
 
 def recipe_of(recipe: Recipe, stage: str) -> Recipe:
     """Return the recipe as one stage uses it: stages before `precision.since` round nothing."""
-    if stage in TRAINING[: TRAINING.index(recipe.precision.since)]:
+    if stage in ("base", *TRAINING[: TRAINING.index(recipe.precision.since)]):
         return recipe.model_copy(update={"precision": PrecisionRecipe()})
     return recipe
 

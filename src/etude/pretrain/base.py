@@ -25,7 +25,10 @@ def plan(context: StageContext) -> StagePlan:
     recipe, stage, device = context.recipe, context.recipe.pretrain, context.compute.device
     corpus = context.corpus()
     seed, share = recipe.seed, recipe.corpus.stdlib_share
-    model = Transformer(config_from_recipe(recipe.model, corpus.manifest["vocab_size"])).initialise(seed)
+    if context.before:
+        model = context.model_before()
+    else:
+        model = Transformer(config_from_recipe(recipe.model, corpus.manifest["vocab_size"])).initialise(seed)
     masters = context.masters(model)
     optim = build_optimizer(model, stage.optimizer, stage.steps, masters=masters)
     lookup_steps = round(stage.lookup_share * stage.steps)
@@ -51,7 +54,7 @@ def plan(context: StageContext) -> StagePlan:
         optim=optim,
         compute_loss=compute_loss,
         measure=lambda: {"loss": mean_loss(model, batches, device)},
-        inputs={"corpus": context.corpus_digest()},
+        inputs={"corpus": context.corpus_digest(), **({"model": context.model_digest()} if context.before else {})},
         after_step=after_step,
     )
 

@@ -1,16 +1,27 @@
-"""Recipe section for the network, an MoE transformer like DeepSeek-V3 and Kimi-K2.
+"""Recipe section for the network: a published checkpoint, or a new MoE transformer like DeepSeek-V3 and Kimi-K2.
 
-Fields are named as in their published config.json.
+The fields that describe a new network are named as in these models' published config.json.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from etude.recipe.section import Section
 
+_FROM = ("from_", "weights")
+
 
 class ModelRecipe(Section):
+    LATER: ClassVar[frozenset[str]] = frozenset(_FROM)
+    from_: str = Field("", alias="from")
+    """Where the network comes from: a folder with a Hugging Face checkpoint, a run (its latest model), or the model
+    folder of one of its stages. If empty, the run begins with a new network, which the other fields describe."""
+    weights: Literal["stored", "random"] = "stored"
+    """With `from`: whether the run begins with the folder's weights and tokenizer ("stored"), or takes only the shape
+    of the network from its config.json, and trains a tokenizer ("random")."""
     hidden_size: int = Field(128, ge=8)
     """Width of the residual stream."""
     num_hidden_layers: int = Field(4, ge=1)
@@ -65,6 +76,10 @@ class ModelRecipe(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelRecipe:
+        given = [name for name in type(self).model_fields if name not in _FROM and name in self.model_fields_set]
+        changed = [name for name in given if getattr(self, name) != type(self).model_fields[name].default]
+        if self.from_ and changed:
+            raise ValueError(f"{changed[0]} describes a new network, but from = {self.from_!r} names one: remove one")
         if self.num_experts_per_tok > self.n_routed_experts:
             raise ValueError("num_experts_per_tok must not exceed n_routed_experts")
         if self.first_k_dense_replace > self.num_hidden_layers:

@@ -30,8 +30,8 @@ class Recipe(Section):
     seed: int = Field(1, ge=0)
     """Random seed of tasks, corpus, initial weights, prompt order and sampling."""
     stages: list[TrainingStage] = list(TRAINING)
-    """The training stages to run, in this order: "pretrain", "long", "mtp", "sft", "rl". Every stage but the first may
-    be left out. Each starts from the model of the one before it."""
+    """The training stages to run, in this order: "pretrain", "long", "mtp", "sft", "rl". Each starts from the model of
+    the one before it. Any may be left out, but a new network begins with "pretrain"."""
     compute: ComputeRecipe = ComputeRecipe()
     cluster: ClusterRecipe = ClusterRecipe()
     precision: PrecisionRecipe = PrecisionRecipe()
@@ -57,31 +57,49 @@ class Recipe(Section):
         seconds."""
         return ["continued" if stage == "rl" and self.continued.seconds else stage for stage in self.stages]
 
+    @property
+    def models(self) -> list[str]:
+        """The names of the stages that leave a model, in order: `base`, if the recipe names a model, and those that
+        train."""
+        return ["base", *self.training] if self.model.from_ else self.training
+
+    @property
+    def own_tokenizer(self) -> bool:
+        """Whether the run trains its own tokenizer, since no model brings one."""
+        return not self.model.from_ or self.model.weights == "random"
+
+    @property
+    def reads_corpus(self) -> bool:
+        return self.own_tokenizer or any(stage in self.stages for stage in ("pretrain", "long", "mtp"))
+
     def before(self, stage: str) -> str:
-        """Return the training stage whose model `stage` starts from; "" if it starts from random weights."""
-        names = ["", *self.training]
+        """Return the stage whose model the training stage `stage` starts from; "" if it starts from random weights."""
+        names = ["", *self.models]
         return names[names.index(stage, 1) - 1]
 
     @property
     def evaluated(self) -> list[str]:
-        """The training stages whose models the last evaluation compares: the last one and the one before it."""
-        return self.training[-2:]
+        """The stages whose models the last evaluation compares: the last one and the one before it."""
+        return self.models[-2:]
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
-        if self.stages != [stage for stage in TRAINING if stage in self.stages] or self.stages[:1] != ["pretrain"]:
-            raise ValueError(f"stages must begin with pretrain and keep the order {', '.join(TRAINING)}")
+        if not self.stages or self.stages != [stage for stage in TRAINING if stage in self.stages]:
+            raise ValueError(f"stages must name some of {', '.join(TRAINING)}, in this order")
+        if not self.model.from_ and self.stages[0] != "pretrain":
+            raise ValueError("stages must begin with pretrain, unless model.from names a model to begin with")
         if self.continued.seconds and "rl" not in self.stages:
             raise ValueError("continued.seconds puts continued SFT in the place of rl, which stages leaves out")
         longest = self.pretrain.length * self.long.factor
         if self.long.length > longest:
             raise ValueError(f"long.length must not exceed pretrain.length x long.factor = {longest}")
-        if self.engine.context > self.model.max_position_embeddings:
+        if not self.model.from_ and self.engine.context > self.model.max_position_embeddings:
             raise ValueError("engine.context must not exceed model.max_position_embeddings")
         if self.sandbox.hosts > self.cluster.nodes:
             raise ValueError("sandbox.hosts must not exceed cluster.nodes")
         widths = (self.model.hidden_size, self.model.moe_intermediate_size)
-        if self.precision.experts in ("nvfp4", "nvfp4_tensor", "mxfp8") and any(width % 32 for width in widths):
+        blocks = self.precision.experts in ("nvfp4", "nvfp4_tensor", "mxfp8") and not self.model.from_
+        if blocks and any(width % 32 for width in widths):
             raise ValueError(
                 "precision.experts rounds blocks of 32 numbers, so model.hidden_size and "
                 "model.moe_intermediate_size must be multiples of 32"

@@ -1,0 +1,135 @@
+"""The model that a recipe names (`model.from`): checked before anything starts, then taken over by the stage `base`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from etude.harness import format_of
+from etude.journal import RunPaths
+from etude.lineage.context import RunContext
+from etude.lineage.state import LineageError, finished_stage
+from etude.model import ModelConfig, Transformer, UnsupportedCheckpoint, config_from_recipe, save_hf
+from etude.model.checkpoints import TRAVELLING, Survey, survey
+from etude.recipe import Recipe
+from etude.text import Tokenizer, TokenizerError, open_tokenizer
+from etude.text.finding import FoundFormat, find_format
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    folder: Path
+    survey: Survey
+    format: FoundFormat | None
+    """The chat format, if the recipe leaves it to the folder's chat template."""
+
+    def __str__(self) -> str:
+        network, found = self.survey.config, self.survey
+        size = f", {found.bytes / 1e9:.1f} GB in {str(found.dtype).removeprefix('torch.')}" if found.weights else ""
+        return (
+            f"{self.folder}: {network.family}, {found.parameters.total:,} parameters, {network.num_hidden_layers} "
+            f"layers, {network.vocab_size:,} tokens{size}"
+        )
+
+
+def find_base(recipe: Recipe, *, shape_only: bool = False) -> Base:
+    """Look at the model that the recipe names, without reading its weights. With `shape_only`, a folder that has no
+    more than a config.json will do.
+
+    Raises LineageError, in one line, if a run cannot begin with it."""
+    place = Path(recipe.model.from_).expanduser()
+    folder = (finished_stage(place).model if (place / "recipe.toml").is_file() else place).resolve()
+    try:
+        found = survey(folder)
+        tokenizer = None if recipe.own_tokenizer or _lacks_all(folder, shape_only) else open_tokenizer(folder)
+        if tokenizer is not None:
+            found = survey(folder, vocabulary=tokenizer.vocab_size)
+        form = None if tokenizer is None else _form(recipe, folder, tokenizer)
+    except (UnsupportedCheckpoint, TokenizerError) as error:
+        raise LineageError(f"model.from: {error}") from error
+    if found.problems and recipe.model.weights == "stored" and not (shape_only and not found.weights):
+        raise LineageError(f"model.from: {folder} {'; '.join(found.problems)}")
+    _require_fit(recipe, found.config)
+    return Base(folder, found, form)
+
+
+def _lacks_all(folder: Path, shape_only: bool) -> bool:
+    return shape_only and not (folder / "tokenizer.json").exists()
+
+
+def _form(recipe: Recipe, folder: Path, tokenizer: Any) -> FoundFormat | None:
+    """Check that the chat format fits the tokenizer; return it if the folder's template decides about it."""
+    if recipe.harness.format == "auto" and not isinstance(tokenizer, Tokenizer):
+        return find_format(folder, tokenizer)
+    if recipe.harness.format == "compact" and not isinstance(tokenizer, Tokenizer):
+        raise LineageError(
+            'harness.format = "compact" needs a tokenizer that Étude trained, and model.from brings its own: set '
+            'harness.format = "auto"'
+        )
+    format_of(recipe.harness, folder / "tokenizer.json")
+    return None
+
+
+def _require_fit(recipe: Recipe, network: ModelConfig) -> None:
+    if recipe.own_tokenizer and recipe.tokenizer.vocab_size > network.vocab_size:
+        raise LineageError(
+            f"tokenizer.vocab_size = {recipe.tokenizer.vocab_size}: the network of model.from has {network.vocab_size} "
+            "tokens; lower it"
+        )
+    if recipe.engine.context > network.max_position_embeddings:
+        raise LineageError(
+            f"engine.context = {recipe.engine.context}: the network of model.from has "
+            f"{network.max_position_embeddings} positions; lower it"
+        )
+    if "mtp" in recipe.stages and not network.num_nextn_predict_layers:
+        raise LineageError("stages: the network of model.from has no MTP heads to train; leave out mtp")
+    widths = [network.hidden_size, *([network.mixture.width] if network.mixture else [])]
+    if recipe.precision.experts not in ("bf16", "fp8_block") and any(width % 32 for width in widths):
+        raise LineageError(f"precision.experts rounds blocks of 32 numbers, the network of model.from is {widths} wide")
+
+
+def network_of(recipe: Recipe, paths: RunPaths | None = None) -> ModelConfig:
+    """Return the network that a recipe's run trains."""
+    if not recipe.model.from_:
+        return config_from_recipe(recipe.model, recipe.tokenizer.vocab_size)
+    if paths is not None and paths.model("base").exists():
+        return survey(paths.model("base")).config
+    return find_base(recipe, shape_only=True).survey.config
+
+
+async def adopt_base(context: RunContext) -> dict[str, Any]:
+    """Put the named model into the run's folder, as the model of the stage `base`. Weights are linked, not copied."""
+    base = await asyncio.to_thread(find_base, context.recipe)
+    await asyncio.to_thread(_adopt, context, base)
+    found = base.survey
+    form = {"format": asdict(base.format)} if base.format else {}
+    return {"from": str(base.folder), "family": found.config.family, "parameters": found.parameters.total, **form}
+
+
+def _adopt(context: RunContext, base: Base) -> None:
+    recipe, paths = context.recipe, context.paths
+    folder = paths.model("base")
+    aside = folder.with_name("model.partial")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    if recipe.model.weights == "random":
+        save_hf(Transformer(base.survey.config).initialise(recipe.seed), aside)
+    else:
+        for file in sorted(base.folder.iterdir()):
+            if file.name in TRAVELLING:
+                shutil.copyfile(file, paths.root / file.name)
+            if file.name in (*TRAVELLING, "config.json") or file.name.endswith((".safetensors", ".safetensors.index.json")):
+                _link(file.resolve(), aside / file.name)
+    shutil.rmtree(folder, ignore_errors=True)
+    aside.replace(folder)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        target.symlink_to(source)
