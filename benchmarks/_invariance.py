@@ -11,7 +11,7 @@ import time
 import torch
 from _turns import short_turns
 
-from etude.model import ModelConfig, Transformer, compute_with
+from etude.model import Transformer, compute_with, config_from_recipe
 from etude.recipe.model import ModelRecipe
 from etude.recipe.precision import PrecisionRecipe
 
@@ -34,7 +34,7 @@ def invariant_slowdown() -> dict[str, float]:
 
 
 def network(*, invariant: bool) -> Transformer:
-    model = Transformer(ModelConfig.from_recipe(ModelRecipe(), VOCAB)).initialise(0).to(torch.bfloat16)
+    model = Transformer(config_from_recipe(ModelRecipe(), VOCAB)).initialise(0).to(torch.bfloat16)
     compute_with(model, PrecisionRecipe(invariant=invariant))
     return model
 

@@ -29,7 +29,7 @@ from transformers import DeepseekV3ForCausalLM
 
 from etude.engine.builtin import BuiltinEngine
 from etude.engine.protocol import GenerateRequest, Generation, Sampling
-from etude.model import ModelConfig, Transformer, load_hf, save_hf
+from etude.model import Transformer, config_from_recipe, load_hf, save_hf
 from etude.recipe.acting import EngineRecipe
 from etude.recipe.model import ModelRecipe
 
@@ -49,7 +49,7 @@ def main() -> None:
     torch.set_num_threads(1)  # as in recipes/tiny.toml; on ops this small two threads only wait for each other
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    config = ModelConfig.from_recipe(ModelRecipe(initializer_range=0.2), VOCAB)
+    config = config_from_recipe(ModelRecipe(initializer_range=0.2), VOCAB)
     with tempfile.TemporaryDirectory() as place:
         save_hf(Transformer(config).initialise(0), Path(place))
         ours = load_hf(Path(place))
@@ -96,7 +96,7 @@ def main() -> None:
 
 def turns() -> dict[str, float]:
     """Costs of short turns without and with drafts: the best of `RUNS`, since other load can only add time."""
-    model = Transformer(ModelConfig.from_recipe(ModelRecipe(), VOCAB)).initialise(0).to(torch.bfloat16)
+    model = Transformer(config_from_recipe(ModelRecipe(), VOCAB)).initialise(0).to(torch.bfloat16)
     plain, drafted = (
         max((short_turns(model, speculate) for _ in range(RUNS)), key=lambda run: run["turns_per_cpu_second"])
         for speculate in ("never", "always")

@@ -25,7 +25,7 @@ from _invariance import invariant_slowdown
 from _report import finish
 from torch import Tensor
 
-from etude.model import ModelConfig, Numerics, Transformer, round_with
+from etude.model import Numerics, Transformer, config_from_recipe, round_with
 from etude.model.precision import FORMATS, STORED, quantise_nvfp4
 from etude.pretrain.context import Rows, next_token_loss
 from etude.recipe import Recipe, load_recipe
@@ -126,7 +126,7 @@ def speeds(peers: dict[str, Peer], x: Tensor) -> dict[str, dict[str, dict[str, f
 
 def slowdowns() -> dict[str, dict[str, float]]:
     recipe = load_recipe(Path(__file__).parents[1] / "recipes" / "tiny.toml")
-    config = ModelConfig.from_recipe(recipe.model, recipe.tokenizer.vocab_size)
+    config = config_from_recipe(recipe.model, recipe.tokenizer.vocab_size)
     steps: dict[str, dict[str, Callable[[], object]]] = {"pretrain": {}, "rl": {}}
     for name in ("bf16", *ROUNDINGS):
         for stage, step in (("pretrain", pretraining_step), ("rl", rl_step)):

@@ -18,7 +18,7 @@ from _report import finish
 from torch.nn import functional
 from transformers import DeepseekV3ForCausalLM
 
-from etude.model import ModelConfig, Transformer, load_hf, save_hf
+from etude.model import Transformer, config_from_recipe, load_hf, save_hf
 from etude.recipe.model import ModelRecipe
 
 VOCAB, BATCH, LENGTH = 1024, 8, 256
@@ -29,7 +29,7 @@ EXPERTS = ("eager", "grouped_mm", "batched_mm")
 def main() -> None:
     torch.set_num_threads(2)
     transformers.logging.disable_progress_bar()
-    config = ModelConfig.from_recipe(ModelRecipe(num_nextn_predict_layers=0), VOCAB)
+    config = config_from_recipe(ModelRecipe(num_nextn_predict_layers=0), VOCAB)
     tokens = torch.randint(0, VOCAB, (BATCH, LENGTH), generator=torch.Generator().manual_seed(0))
     works: dict[str, Callable[[], float]] = {}
     with tempfile.TemporaryDirectory() as place:

@@ -11,7 +11,7 @@ import torch
 from shapes import MID, SMALL
 from torch.nn import functional
 
-from etude.model import Cache, Transformer
+from etude.model import Cache, Transformer, parameters_of
 
 
 def measure_training(device: str, small: bool, seconds: float) -> Iterator[dict[str, Any]]:
@@ -73,7 +73,7 @@ def _wait(device: str) -> None:
 
 
 def _line(name: str, model: Transformer, tokens: int, step_seconds: float, device: str) -> dict[str, Any]:
-    count = model.config.parameter_count()
+    count = parameters_of(model.config)
     peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
     return {
         "measure": name,

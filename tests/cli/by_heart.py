@@ -22,7 +22,7 @@ from etude.harness import (
 )
 from etude.journal import RunPaths
 from etude.lineage import LineageState
-from etude.model import ModelConfig, Transformer, save_hf
+from etude.model import Transformer, config_from_recipe, save_hf
 from etude.recipe import Recipe, save_recipe
 from etude.sandbox import open_sandboxes
 from etude.text import CompactFormat, Tokenizer
@@ -88,7 +88,7 @@ async def _conversation(recipe: Recipe, tokenizer: Tokenizer, sample: Path) -> l
 
 
 def _learnt(recipe: Recipe, tokenizer: Tokenizer, ids: list[int]) -> Transformer:
-    model = Transformer(ModelConfig.from_recipe(recipe.model, tokenizer.vocab_size)).initialise(recipe.seed)
+    model = Transformer(config_from_recipe(recipe.model, tokenizer.vocab_size)).initialise(recipe.seed)
     tokens = torch.tensor([ids])
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     for _ in range(_STEPS):

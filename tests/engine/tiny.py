@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from etude.model import ModelConfig, Transformer, load_hf, save_hf
+from etude.model import Transformer, config_from_recipe, load_hf, save_hf
 from etude.recipe.model import ModelRecipe
 from etude.weights import WeightStore
 from etude.weights.torch_bridge import from_state_dict
@@ -33,7 +33,7 @@ RECIPE = ModelRecipe(
 
 def tiny_model(seed: int = 0, vocab_size: int = VOCAB, **changes: Any) -> Transformer:
     recipe = RECIPE.model_copy(update=changes)
-    return Transformer(ModelConfig.from_recipe(recipe, vocab_size)).initialise(seed)
+    return Transformer(config_from_recipe(recipe, vocab_size)).initialise(seed)
 
 
 class Versions:

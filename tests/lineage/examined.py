@@ -9,7 +9,7 @@ import numpy as np
 
 from etude.journal import RunPaths
 from etude.lineage import LineageState
-from etude.model import ModelConfig, Transformer, save_hf
+from etude.model import Transformer, config_from_recipe, save_hf
 from etude.recipe import Recipe, save_recipe
 from etude.trace import Segment, SegmentKind, Trace
 from etude.trace.file import write_traces
@@ -47,7 +47,7 @@ def examined_run(
     root.mkdir(parents=True)
     save_recipe(recipe, paths.recipe)
     LineageState(compute={"dtype_name": dtype}).save(paths.lineage)
-    network = Transformer(ModelConfig.from_recipe(recipe.model, VOCAB))
+    network = Transformer(config_from_recipe(recipe.model, VOCAB))
     for seed, stage in enumerate(("sft", "rl")):
         save_hf(network.initialise(seed), paths.model(stage))
     paths.demonstrations.mkdir()

@@ -16,7 +16,7 @@ from etude.corpus import hold_out
 from etude.journal import RunPaths
 from etude.lineage.numerics import FORMATS, NumericsReport, _in_format, examine, held_out_sequences
 from etude.lineage.state import Finished, LineageError
-from etude.model import CannotQuantise, ModelConfig, Transformer, compute_with
+from etude.model import CannotQuantise, Transformer, compute_with, config_from_recipe
 from etude.pretrain.sft import demonstrations
 from etude.recipe import load_recipe
 from etude.recipe.model import ModelRecipe
@@ -67,7 +67,7 @@ def test_a_format_is_measured_in_plain_torch_whoever_computes_the_run(said: dict
     assert found.also == ([] if name == "bf16" else recipe.also)
     assert found.invariant == (recipe.invariant and name != "nvfp4_tensor")
     assert found.reciprocal_bits == (recipe.reciprocal_bits if name.startswith("nvfp4") else None)
-    compute_with(Transformer(ModelConfig.from_recipe(ModelRecipe(**MODEL), VOCAB)), found)
+    compute_with(Transformer(config_from_recipe(ModelRecipe(**MODEL), VOCAB)), found)
 
 
 def test_in_fp32_nothing_drifts_and_coarser_formats_drift_more(report: NumericsReport) -> None:

@@ -13,7 +13,7 @@ from tests.lineage.contexts import open_context
 from etude.journal import read_journal
 from etude.lineage import reinforce
 from etude.lineage.context import RunContext
-from etude.model import ModelConfig, Numerics, Transformer, load_hf, round_with, save_hf, served_state
+from etude.model import Numerics, Transformer, config_from_recipe, load_hf, round_with, save_hf, served_state
 from etude.recipe import Recipe
 from etude.recipe.model import ModelRecipe
 from etude.recipe.precision import PrecisionRecipe
@@ -30,7 +30,7 @@ def context(request: pytest.FixtureRequest, tmp_path: Path) -> RunContext:
     )
     found = open_context(tmp_path / "run", recipe)
     paths = found.paths
-    network = Transformer(ModelConfig.from_recipe(ModelRecipe(embedding_scale=11.3), 64)).initialise(0)
+    network = Transformer(config_from_recipe(ModelRecipe(embedding_scale=11.3), 64)).initialise(0)
     paths.tokenizer.write_text("{}")
     save_hf(network, paths.model("sft"))
     network = network.to(found.compute().dtype)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from etude.model import ModelConfig, Transformer, Yarn
+from etude.model import ModelConfig, Transformer, Yarn, config_from_recipe
 from etude.recipe.model import ModelRecipe
 
 VOCAB = 61
@@ -45,7 +45,7 @@ def yarn_of_four() -> Yarn:
 @pytest.fixture(scope="session")
 def config_of() -> ConfigOf:
     def make(yarn: Yarn | None = None, **changes: Any) -> ModelConfig:
-        return ModelConfig.from_recipe(ModelRecipe(**{**TINY, **changes}), VOCAB, yarn)
+        return config_from_recipe(ModelRecipe(**{**TINY, **changes}), VOCAB, yarn)
 
     return make
 

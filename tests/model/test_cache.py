@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from etude.model import Cache, CacheOverrun, ModelConfig, ModelError, Transformer
+from etude.model import Cache, CacheOverrun, ModelError, Transformer, config_from_recipe
 from etude.model import step as step_module
 from etude.model.step import NARROW, PIECES_STEP, WIDE, Step
 from etude.recipe.model import ModelRecipe
@@ -92,7 +92,7 @@ def test_experts_hidden_states_and_logits_where_they_are_read(model_of: Any, tok
 def test_a_step_lists_every_token_once(rows: list[tuple[int, int]], numbers: int) -> None:
     starts = torch.tensor([start for start, _ in rows])
     lengths = torch.tensor([min(length, 40 - start) for start, length in rows])
-    config = ModelConfig.from_recipe(ModelRecipe(), 61)
+    config = config_from_recipe(ModelRecipe(), 61)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_module, "NUMBERS_AT_ONCE", numbers)
         step = Cache(config, 12, 40).step(torch.arange(len(rows)), starts, lengths)
@@ -106,7 +106,7 @@ def test_a_step_lists_every_token_once(rows: list[tuple[int, int]], numbers: int
     padding = step.rows_t.numel() - len(wanted)
     assert padding < len(rows) * WIDE + PIECES_STEP * (WIDE + NARROW)
     for part in step.parts:
-        seen = (part.bias_xns == 0).sum(-1).view(-1, config.num_attention_heads)[:, 0]
+        seen = (part.bias_xns == 0).sum(-1).view(-1, config.heads_per_group)[:, 0]
         real = step.real_t[part.first : part.end]
         assert torch.equal(seen[real], step.positions_t[part.first : part.end][real] + 1)
         assert part.scratch_pgsw.numel() <= max(numbers, 40 * config.cache_shape[1])

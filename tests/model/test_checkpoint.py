@@ -52,7 +52,7 @@ def test_we_read_transformers(shaped: Transformer, tokens_of: Any, tmp_path: Pat
     with torch.no_grad():
         expected = theirs.eval()(tokens).logits
     ours = load_hf(second, mtp_heads=0)
-    assert ours.config.yarn == shaped.config.yarn
+    assert ours.config.rope == shaped.config.rope
     assert_close(logits_here(ours, tokens), expected)
 
 

@@ -4,15 +4,24 @@ from typing import Any
 
 import pytest
 
-from etude.model import ModelConfig, Transformer, UnsupportedCheckpoint
+from etude.model import (
+    Parameters,
+    Transformer,
+    UnsupportedCheckpoint,
+    config_from_recipe,
+    parameters_of,
+    read_config,
+)
+from etude.model.families import write_config
+from etude.recipe.model import ModelRecipe
 
 
 def test_parameters_are_counted_exactly(shaped: Transformer) -> None:
-    count = shaped.config.parameter_count()
-    assert count.total == sum(p.numel() for p in shaped.parameters())
+    count = parameters_of(shaped.config)
     unused = shaped.config.n_routed_experts - shaped.config.num_experts_per_tok
     idle = unused * 3 * 32 * 16 * shaped.config.moe_layers + sum(p.numel() for p in shaped.mtp.parameters())
-    assert count.active == count.total - idle
+    assert count == Parameters(sum(p.numel() for p in shaped.parameters()), count.total - idle)
+    assert parameters_of(config_from_recipe(ModelRecipe(), 1024)) == Parameters(1595376, 811328)
 
 
 @pytest.mark.parametrize(
@@ -31,11 +40,11 @@ def test_parameters_are_counted_exactly(shaped: Transformer) -> None:
 )
 def test_what_is_not_implemented_is_refused_by_name(config_of: Any, change: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedCheckpoint, match=message):
-        ModelConfig.from_hf({**config_of().to_hf(), **change})
+        read_config({**write_config(config_of()), **change})
 
 
 def test_missing_fields_are_named(config_of: Any) -> None:
-    data = config_of().to_hf()
+    data = write_config(config_of())
     del data["n_group"], data["kv_lora_rank"]
     with pytest.raises(UnsupportedCheckpoint, match="lacks n_group, kv_lora_rank"):
-        ModelConfig.from_hf(data)
+        read_config(data)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from etude.model import Cache, ModelConfig, Replay, Transformer, compute_with, serve
+from etude.model import Cache, Replay, Transformer, compute_with, config_from_recipe, serve
 from etude.recipe.model import ModelRecipe
 from etude.recipe.precision import PrecisionRecipe
 
@@ -41,7 +41,7 @@ ROUNDED = [
 
 
 def network(dtype: torch.dtype, precision: PrecisionRecipe = PLAIN, **changes: Any) -> Transformer:
-    model = Transformer(ModelConfig.from_recipe(MODEL.model_copy(update=changes), VOCAB)).initialise(3).to(dtype)
+    model = Transformer(config_from_recipe(MODEL.model_copy(update=changes), VOCAB)).initialise(3).to(dtype)
     compute_with(model, precision)
     return model
 

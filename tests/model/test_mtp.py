@@ -33,16 +33,15 @@ def reference_head(t: dict[str, Tensor], layer: int, config: Any, embedded: Tens
     x = joined @ w["eh_proj.weight"].T
     h, (heads, nope, rope) = (
         norm(x, w["input_layernorm.weight"]),
-        (config.num_attention_heads, config.qk_nope_head_dim, config.qk_rope_head_dim),
+        (config.attention.heads, config.attention.nope, config.attention.rope),
     )
     q = (h @ w["self_attn.q_proj.weight"].T).unflatten(-1, (heads, -1)).transpose(0, 1)
     down = h @ w["self_attn.kv_a_proj_with_mqa.weight"].T
-    latent = norm(down[:, : config.kv_lora_rank], w["self_attn.kv_a_layernorm.weight"])
+    latent = norm(down[:, : config.attention.kv_rank], w["self_attn.kv_a_layernorm.weight"])
     kv = (latent @ w["self_attn.kv_b_proj.weight"].T).unflatten(-1, (heads, -1)).transpose(0, 1)
     scores = q[..., :nope] @ kv[..., :nope].mT
-    scores = (
-        scores + turn(q[..., nope:], config.rope_theta) @ turn(down[:, config.kv_lora_rank :], config.rope_theta).mT
-    )
+    q_turned, k_turned = (turn(x, config.rope.theta) for x in (q[..., nope:], down[:, config.attention.kv_rank :]))
+    scores = scores + q_turned @ k_turned.mT
     scores = scores / (nope + rope) ** 0.5 + torch.full(scores.shape[-2:], float("-inf")).triu(1)
     x = x + (scores.softmax(-1) @ kv[..., nope:]).transpose(0, 1).flatten(1) @ w["self_attn.o_proj.weight"].T
     h = norm(x, w["post_attention_layernorm.weight"])

@@ -13,10 +13,10 @@ from torch import Tensor
 from etude.model import (
     Cache,
     CannotQuantise,
-    ModelConfig,
     Numerics,
     Transformer,
     compute_with,
+    config_from_recipe,
     load_codes,
     load_hf,
     prepare,
@@ -46,7 +46,7 @@ SHAPE: dict[str, Any] = TINY | {
 def model_of(
     rounding: str, also: tuple[str, ...] = (), dtype: torch.dtype = torch.float32, seed: int = 1, **changes: Any
 ) -> Transformer:
-    config = ModelConfig.from_recipe(ModelRecipe(**{**SHAPE, **changes}), VOCAB)
+    config = config_from_recipe(ModelRecipe(**{**SHAPE, **changes}), VOCAB)
     model = Transformer(config).initialise(seed).to(dtype)
     round_with(model, None if rounding == "none" else Numerics(rounding, frozenset(also)))
     return model

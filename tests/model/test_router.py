@@ -13,7 +13,8 @@ SHAPES: list[dict[str, Any]] = [{}, {"n_group": 4, "topk_group": 2, "num_experts
 
 
 def router_of(config_of: Any, **changes: Any) -> Router:
-    router = Router(config_of(**changes))
+    config = config_of(**changes)
+    router = Router(config.mixture, config.hidden_size)
     torch.nn.init.normal_(router.weight, generator=torch.Generator().manual_seed(1))
     return router
 
@@ -67,7 +68,7 @@ def test_the_filter_against_a_plain_loop(config_of: Any) -> None:
     for shape in SHAPES:
         router = router_of(config_of, **shape)
         router.e_score_correction_bias.normal_(0, 0.3, generator=torch.Generator().manual_seed(2))
-        k = router.config.num_experts_per_tok
+        k = router.shape.per_token
         g = torch.Generator().manual_seed(3)
         x = torch.randn(50, 32, generator=g) * 0.3
         replayed = torch.rand(50, 8, generator=g).topk(k).indices

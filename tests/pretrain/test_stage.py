@@ -32,9 +32,9 @@ def test_a_finished_stage_hands_on_a_model_with_its_tokenizer(finished):
         assert (folder / "tokenizer.json").read_bytes() == (run / "tokenizer.json").read_bytes()
         model = load_hf(folder)
         assert model.embed_tokens.weight.dtype == torch.float32
-        assert (model.config.yarn is not None) == (stage != "pretrain")
-    assert model.config.yarn.factor == recipe.long.factor
-    assert model.config.yarn.original_max_position_embeddings == recipe.pretrain.length
+        assert (model.config.rope.scaling is not None) == (stage != "pretrain")
+    assert model.config.rope.scaling.factor == recipe.long.factor
+    assert model.config.rope.scaling.original_max_position_embeddings == recipe.pretrain.length
 
 
 def test_a_finished_stage_does_nothing_more(finished):

@@ -11,7 +11,7 @@ import numpy as np
 from etude.engine.builtin import BuiltinEngine
 from etude.engine.protocol import GenerateRequest, Generation, Sampling
 from etude.journal import RunPaths
-from etude.model import ModelConfig, Transformer, save_hf
+from etude.model import Transformer, config_from_recipe, save_hf
 from etude.recipe import Recipe
 from etude.rl.batch import TrainingGroup, TrainingMember
 from etude.rl.trainer import RlTrainer
@@ -40,7 +40,7 @@ def tiny_recipe(**rl: object) -> Recipe:
 
 
 def tiny_model(recipe: Recipe) -> Transformer:
-    return Transformer(ModelConfig.from_recipe(recipe.model, VOCAB)).initialise(0)
+    return Transformer(config_from_recipe(recipe.model, VOCAB)).initialise(0)
 
 
 def open_trainer(root: Path, recipe: Recipe) -> RlTrainer:

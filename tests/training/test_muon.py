@@ -26,7 +26,7 @@ def reference_update(block):
 
 def reference_blocks(name, tensor, config):
     """Slices that cover the tensor, written out."""
-    heads, nope, value = config.num_attention_heads, config.qk_nope_head_dim, config.v_head_dim
+    heads, nope, value = config.attention.heads, config.attention.nope, config.attention.value
     if tensor.ndim == 3:
         return [(expert,) for expert in range(tensor.shape[0])]
     if "q_proj" in name or "q_b_proj" in name:

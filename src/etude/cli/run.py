@@ -81,7 +81,7 @@ async def _run(
     donors: Reuse,
     until: str | None,
 ) -> None:
-    from etude.model import ModelConfig
+    from etude.model import config_from_recipe, parameters_of
     from etude.model.precision.kernels import implementation_for
 
     journal = Journal(paths.journal, "driver")
@@ -91,7 +91,7 @@ async def _run(
     donors.adopt_compute(context)
     compute = context.compute()
     screen.say(f"computing on {compute}")
-    network = ModelConfig.from_recipe(recipe.model, recipe.tokenizer.vocab_size).parameter_count()
+    network = parameters_of(config_from_recipe(recipe.model, recipe.tokenizer.vocab_size))
     here = {**this_machine(), "accelerator": compute.accelerator}
     journal.event("run_started", parameters=network.total, active=network.active, **here)
     screen.say(f"matmuls of experts {implementation_for(recipe.precision, compute.device, compute.dtype).by}")

@@ -121,7 +121,7 @@ def held_out_sequences(found: Finished, positions: int, count: int) -> list[Tens
 
 def _engine_faults(answers: Mapping[str, Sequence[Scored]]) -> list[Fault]:
     """Return a fault for each way of feeding the engine whose log-probs are not all finite. The engine can overflow
-    where the trainer does not, because it projects queries into the latent space (model/attention.py)."""
+    where the trainer does not, because it projects queries into the latent space (model/latent_attention.py)."""
     logprobs = {way: torch.cat([one.logprobs_t for one in scored]) for way, scored in answers.items()}
     return [
         Fault(f"the engine's log-probs, {way},", f"are not finite: {int((~said.isfinite()).sum())} of {len(said)}")

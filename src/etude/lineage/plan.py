@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from etude.corpus import code_bytes
 from etude.lineage.probe import Pace, probe
-from etude.model import ModelConfig
+from etude.model import config_from_recipe, parameters_of
 from etude.recipe import Recipe
 from etude.rl import evaluated_steps
 from etude.tasks.sources.microrepo.bugs import SEEN_KINDS
@@ -56,8 +56,8 @@ class RunPlan:
 def plan_run(recipe: Recipe) -> RunPlan:
     compute = choose_compute(recipe.compute)
     pace = probe(recipe, compute)
-    config = ModelConfig.from_recipe(recipe.model, recipe.tokenizer.vocab_size)
-    count = config.parameter_count()
+    config = config_from_recipe(recipe.model, recipe.tokenizer.vocab_size)
+    count = parameters_of(config)
     longest = max(recipe.pretrain.batch * recipe.pretrain.length, recipe.rl.microbatch_tokens)
     activations = longest * (config.hidden_size * 40 * config.num_hidden_layers + config.vocab_size * 3) * 4
     memory = count.total * _BYTES_PER_PARAMETER + activations

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from etude.journal import RunPaths
-from etude.model import ModelConfig, Transformer, compute_with
+from etude.model import Transformer, compute_with, config_from_recipe
 from etude.recipe import Recipe
 from etude.rollout import open_setup
 from etude.sandbox.contract import SandboxError
@@ -64,7 +64,7 @@ def probe(recipe: Recipe, compute: Compute) -> Pace:
 
 def _seconds_of_token(recipe: Recipe, compute: Compute) -> float:
     compute.apply()
-    config = ModelConfig.from_recipe(recipe.model, recipe.tokenizer.vocab_size)
+    config = config_from_recipe(recipe.model, recipe.tokenizer.vocab_size)
     model = Transformer(config).to(device=compute.device, dtype=compute.dtype)
     compute_with(model, recipe.precision)
     shape = (recipe.pretrain.batch, recipe.pretrain.length)

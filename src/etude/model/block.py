@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etude.model.attention import Context, Rotation
-from etude.model.config import ModelConfig
+from etude.model.config import MixtureShape, ModelConfig
 from etude.model.experts import expert_matmul
 from etude.model.latent_attention import LatentAttention
 from etude.model.linear import Linear
@@ -47,12 +47,11 @@ class Experts(nn.Module):
     kernels: ExpertKernels | None = None
     """Low-precision kernels that compute the layer; None computes it in plain torch."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, shape: MixtureShape, width: int) -> None:
         super().__init__()
-        experts, d, inner = config.n_routed_experts, config.hidden_size, config.moe_intermediate_size
-        self.gate_proj = nn.Parameter(torch.empty(experts, inner, d))
-        self.up_proj = nn.Parameter(torch.empty(experts, inner, d))
-        self.down_proj = nn.Parameter(torch.empty(experts, d, inner))
+        self.gate_proj = nn.Parameter(torch.empty(shape.experts, shape.width, width))
+        self.up_proj = nn.Parameter(torch.empty(shape.experts, shape.width, width))
+        self.down_proj = nn.Parameter(torch.empty(shape.experts, width, shape.width))
 
     def forward(self, x_nd: Tensor, routing: Routing) -> Tensor:
         weights = (self.gate_proj, self.up_proj, self.down_proj)
@@ -61,17 +60,13 @@ class Experts(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Router, routed experts and, if the configuration has them, shared experts that every token passes through."""
+    """Router, routed experts and, if the shape has them, shared experts that every token passes through."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, shape: MixtureShape, width: int) -> None:
         super().__init__()
-        self.gate = Router(config)
-        self.experts: nn.Module = Experts(config)
-        self.shared_experts: FeedForward | None = None
-        if config.n_shared_experts:
-            self.shared_experts = FeedForward(
-                config.hidden_size, config.moe_intermediate_size * config.n_shared_experts
-            )
+        self.gate = Router(shape, width)
+        self.experts: nn.Module = Experts(shape, width)
+        self.shared_experts = FeedForward(width, shape.shared_width) if shape.shared_width else None
 
     def forward(
         self, x_btd: Tensor, replay: Replay | None = None, replayed_btk: Tensor | None = None
@@ -85,12 +80,15 @@ class MixtureOfExperts(nn.Module):
 class Block(nn.Module):
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.moe = config.is_moe(layer)
+        mixture = config.mixture_of(layer)
+        self.moe = mixture is not None
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = LatentAttention(config)
+        self.self_attn = LatentAttention(config.attention, config.hidden_size, config.softmax_scale)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp: nn.Module = (
-            MixtureOfExperts(config) if self.moe else FeedForward(config.hidden_size, config.intermediate_size)
+            FeedForward(config.hidden_size, config.intermediate_size)
+            if mixture is None
+            else MixtureOfExperts(mixture, config.hidden_size)
         )
 
     def forward(

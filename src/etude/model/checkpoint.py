@@ -1,9 +1,8 @@
-"""Read and write Hugging Face checkpoints of the published model family.
+"""Read and write Hugging Face checkpoints of the published families.
 
 Invariant: a written checkpoint has exactly the published format, so that any tool computes the same function from it,
 and reading it back gives the same network. The file differs from the network in memory in two respects:
-- The file has one tensor per expert, the network one stacked tensor per layer. MTP head k is layer
-  `num_hidden_layers + k` in the file, with copies of the shared embedding and output head, as published.
+- The file has published names and one tensor per expert, the network one stacked tensor per layer (families/names.py).
 - An embedding scale is folded into the written embedding, and a tied network is then written untied. Loading ties it
   again if embedding and head still match; if another tool trained them separately, it stays untied.
 
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,8 @@ from torch import Tensor
 from etude.journal.files import sync, write_atomically
 from etude.model.config import ModelConfig
 from etude.model.errors import UnsupportedCheckpoint
+from etude.model.families import FAMILIES, read_config, write_config
+from etude.model.families.names import EMBEDDING, HEAD
 from etude.model.precision.formats import Quantised, dequantise
 from etude.model.precision.layout import quantise_experts, refuse_unknown, split_quantised
 from etude.model.precision.weight_checks import (
@@ -40,10 +40,7 @@ from etude.model.precision.weight_checks import (
 )
 from etude.model.transformer import Transformer
 
-_EMBED, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
-_STACKED = re.compile(r"(.*\.mlp\.experts)\.(gate_proj|up_proj|down_proj)")
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-_MTP = re.compile(r"mtp\.(\d+)\.(?:block\.)?(.*)")
 
 
 def save_hf(
@@ -57,10 +54,10 @@ def save_hf(
     """
     folder = Path(folder)
     tensors = published_tensors(model)
-    config = {**model.config.to_hf(), "torch_dtype": str(tensors[_EMBED].dtype).removeprefix("torch.")}
+    config = {**write_config(model.config), "torch_dtype": str(tensors[EMBEDDING].dtype).removeprefix("torch.")}
     require_no_faults(tensors, f"{folder} is not written")
     if experts is not None:
-        stored_dtype = tensors[_EMBED].dtype
+        stored_dtype = tensors[EMBEDDING].dtype
         tensors, config["quantization_config"] = quantise_experts(tensors, experts)
         values = _values(split_quantised(tensors)[1], stored_dtype)
         refuse_faults(faults_of_values(values), f"{folder} is not written")
@@ -124,23 +121,18 @@ def checkpoint_doubts(folder: Path | str) -> list[Fault]:
 def published_tensors(model: Transformer) -> dict[str, Tensor]:
     """Return every tensor of the network under its published name, on the CPU."""
     config, tensors = model.config, dict[str, Tensor]()
+    names = FAMILIES[config.family].names
     for name, value in model.state_dict().items():
         tensor = value.detach().cpu().contiguous()
-        public = _public_name(name, config)
-        stacked = _STACKED.fullmatch(public)
-        if stacked is None:
-            tensors[public] = tensor
-            continue
-        for expert, single in enumerate(tensor):
-            tensors[f"{stacked[1]}.{expert}.{stacked[2]}.weight"] = single.clone()
-    head = tensors.get(_HEAD, tensors[_EMBED])
+        public = names.published(name, config)
+        singles = names.of_experts(public, len(tensor))
+        tensors |= {public: tensor} if singles is None else dict(zip(singles, map(torch.clone, tensor), strict=True))
+    head = tensors.get(HEAD, tensors[EMBEDDING])
     if config.embedding_scale != 1:
-        tensors[_HEAD] = head.clone()
-        tensors[_EMBED] = tensors[_EMBED] * config.embedding_scale
-    for layer in range(config.num_hidden_layers, config.num_hidden_layers + config.num_nextn_predict_layers):
-        tensors[f"model.layers.{layer}.embed_tokens.weight"] = tensors[_EMBED].clone()
-        tensors[f"model.layers.{layer}.shared_head.head.weight"] = head.clone()
-    return tensors
+        tensors[HEAD] = head.clone()
+        tensors[EMBEDDING] = tensors[EMBEDDING] * config.embedding_scale
+    originals = {EMBEDDING: tensors[EMBEDDING], HEAD: head}
+    return tensors | {name: originals[original].clone() for name, original in names.copies(config).items()}
 
 
 def _values(quantised: dict[str, Quantised], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
@@ -148,20 +140,13 @@ def _values(quantised: dict[str, Quantised], dtype: torch.dtype) -> Iterator[tup
     return ((name, dequantise(q, dtype)) for name, q in sorted(quantised.items()))
 
 
-def _public_name(name: str, config: ModelConfig) -> str:
-    head = _MTP.fullmatch(name)
-    if head is not None:
-        return f"model.layers.{config.num_hidden_layers + int(head[1])}.{head[2]}"
-    return name if name == _HEAD else f"model.{name}"
-
-
 def _take(name: str, target: Tensor, tensors: dict[str, Tensor], config: ModelConfig, folder: Path) -> Tensor:
     """Return the stored value of a parameter; routed experts are stacked from one tensor per expert."""
-    public = _public_name(name, config)
-    stacked = _STACKED.fullmatch(public)
+    names = FAMILIES[config.family].names
+    public = names.published(name, config)
     try:
-        if stacked is not None:
-            singles = [f"{stacked[1]}.{expert}.{stacked[2]}.weight" for expert in range(target.shape[0])]
+        singles = names.of_experts(public, len(target))
+        if singles is not None:
             return torch.stack([tensors[single] for single in singles])
         tensor = tensors[public]
     except KeyError as missing:
@@ -173,14 +158,14 @@ def _take(name: str, target: Tensor, tensors: dict[str, Tensor], config: ModelCo
 def _unfold_embedding(config: ModelConfig, tensors: dict[str, Tensor]) -> ModelConfig:
     """Divide the stored embedding by the embedding scale, in place, and return the configuration. If embedding and head
     of a tied network no longer match, divide nothing and return the configuration untied, with scale 1."""
-    if config.embedding_scale == 1 or _HEAD not in tensors or _EMBED not in tensors:
+    if config.embedding_scale == 1 or HEAD not in tensors or EMBEDDING not in tensors:
         return config
     if config.tie_word_embeddings:
-        if torch.equal(tensors[_HEAD] * config.embedding_scale, tensors[_EMBED]):
-            tensors[_EMBED] = tensors[_HEAD]
+        if torch.equal(tensors[HEAD] * config.embedding_scale, tensors[EMBEDDING]):
+            tensors[EMBEDDING] = tensors[HEAD]
             return config
         return dataclasses.replace(config, tie_word_embeddings=False, embedding_scale=1.0)
-    tensors[_EMBED] = tensors[_EMBED] / config.embedding_scale
+    tensors[EMBEDDING] = tensors[EMBEDDING] / config.embedding_scale
     return config
 
 
@@ -198,4 +183,4 @@ def _read(folder: Path) -> tuple[ModelConfig, dict[str, Tensor], torch.dtype]:
         raise UnsupportedCheckpoint(f"{folder} is not a checkpoint: it has no .safetensors file")
     refuse_unknown(data.pop("quantization_config", None))
     dtype = _DTYPES.get(str(data.get("dtype") or data.get("torch_dtype")), torch.bfloat16)
-    return ModelConfig.from_hf(data), tensors, dtype
+    return read_config(data), tensors, dtype

@@ -1,25 +1,82 @@
-"""`ModelConfig`, the shape of a network: the fields of the recipe's `[model]` section, the vocabulary size and YaRN.
+"""`ModelConfig`, the description of a network by its parts: attention, mixture of experts, rotary positions.
 
-Invariant: `from_hf(to_hf(config)) == config`, and a setting that is not implemented raises UnsupportedCheckpoint, which
-names it. Field names are those of the published `config.json`. Two of our own settings are stored there under the key
-"etude": the embedding scale, and whether the embedding was tied. The tensors do not show these, because checkpoint.py
-folds the scale into the written embedding.
+It knows no family's names: `families` reads a description from a published config.json and writes it back.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
-from etude.model.errors import UnsupportedCheckpoint
 
-if TYPE_CHECKING:  # the network itself must run with torch alone, as `make gpu` needs
-    from etude.recipe.model import ModelRecipe
+@dataclass(frozen=True, slots=True)
+class HeadSplit:
+    """How the weight matrix of a projection is made of parts that each act as one matrix in the network."""
 
-LATENT_NORM_EPS = 1e-6
-"""Epsilon of the norms inside attention. The published code uses this value there and ignores rms_norm_eps."""
+    axis: int
+    """The axis along which heads follow one another: 0 for outputs, 1 for inputs."""
+    heads: int
+    parts: tuple[int, ...]
+    """Widths of the parts of one head along that axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentShape:
+    """Multi-head latent attention: keys and values of all heads are linear in one latent per token."""
+
+    heads: int
+    q_rank: int | None
+    """Width of the latent from which queries are computed; None computes them from the residual stream."""
+    kv_rank: int
+    """Width of the latent from which keys and values are computed."""
+    nope: int
+    """Dimensions of a head's query and key without position encoding."""
+    rope: int
+    """Dimensions of a head's query and key with rotary position encoding; this part of the key is shared by all
+    heads."""
+    value: int
+    """Dimensions of a head's value."""
+
+    @property
+    def query(self) -> int:
+        """Dimensions of a head's query and key."""
+        return self.nope + self.rope
+
+    @property
+    def entry(self) -> int:
+        """Numbers that the cache holds per token and layer: the latent and the rotary key."""
+        return self.kv_rank + self.rope
+
+    def head_split(self, name: str) -> HeadSplit | None:
+        """Return how the weight of this name is split by heads; None if it is no such projection."""
+        splits = {
+            "q_proj": HeadSplit(0, self.heads, (self.query,)),
+            "q_b_proj": HeadSplit(0, self.heads, (self.query,)),
+            "kv_b_proj": HeadSplit(0, self.heads, (self.nope, self.value)),
+            "o_proj": HeadSplit(1, self.heads, (self.value,)),
+        }
+        return splits.get(name.removesuffix(".weight").rpartition(".")[2])
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureShape:
+    """A mixture of experts, the same in all its layers."""
+
+    layers: tuple[int, ...]
+    """Layers of the trunk that are mixtures; the others have a dense feed-forward. MTP heads always are mixtures."""
+    experts: int
+    """Number of routed experts per layer."""
+    per_token: int
+    """Number of routed experts that each token uses."""
+    width: int
+    """Inner width of one expert."""
+    shared_width: int = 0
+    """Inner width of the feed-forward that every token passes through besides; 0 means none."""
+    groups: int = 1
+    """Number of groups of experts; a token uses only experts of its `kept_groups` best groups."""
+    kept_groups: int = 1
+    scale: float = 1.0
+    """Factor by which the gates are multiplied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,183 +107,67 @@ class Yarn:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
-    total: int
-    """Number of trained parameters, MTP heads included."""
-    active: int
-    """Number of parameters that one token uses: all except those of MTP heads and of experts it is not routed to."""
+class Rope:
+    """Rotary position embedding."""
+
+    theta: float
+    """Base of the rotary frequencies."""
+    scaling: Yarn | None = None
+    """How the frequencies are rescaled to extend the context."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
+    family: str
+    """The published family (families/) whose names checkpoints use."""
     vocab_size: int
     hidden_size: int
     num_hidden_layers: int
-    first_k_dense_replace: int
+    """Number of layers of the trunk, MTP heads not included."""
     intermediate_size: int
-    moe_intermediate_size: int
-    n_routed_experts: int
-    n_shared_experts: int
-    num_experts_per_tok: int
-    n_group: int
-    topk_group: int
-    routed_scaling_factor: float
-    num_attention_heads: int
-    q_lora_rank: int | None
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
-    rope_theta: float
+    """Inner width of the dense feed-forward."""
+    attention: LatentShape
+    mixture: MixtureShape | None
+    rope: Rope
     max_position_embeddings: int
     rms_norm_eps: float
     tie_word_embeddings: bool
-    num_nextn_predict_layers: int
-    initializer_range: float
-    embedding_scale: float
-    yarn: Yarn | None = None
-
-    @classmethod
-    def from_recipe(cls, recipe: ModelRecipe, vocab_size: int, yarn: Yarn | None = None) -> ModelConfig:
-        return cls(vocab_size=vocab_size, yarn=yarn, **recipe.model_dump())
+    num_nextn_predict_layers: int = 0
+    """Number of MTP heads."""
+    initializer_range: float = 0.02
+    """Standard deviation of random initial weights."""
+    embedding_scale: float = 1.0
+    """Factor by which the embeddings are multiplied."""
 
     @property
     def moe_layers(self) -> int:
-        return max(0, self.num_hidden_layers - self.first_k_dense_replace)
+        return len(self.mixture.layers) if self.mixture else 0
 
     @property
-    def qk_head_dim(self) -> int:
-        return self.qk_nope_head_dim + self.qk_rope_head_dim
+    def n_routed_experts(self) -> int:
+        return self.mixture.experts if self.mixture else 0
 
     @property
-    def latent_width(self) -> int:
-        """Number of values that the cache holds per token and layer: the latent and the rotary key."""
-        return self.kv_lora_rank + self.qk_rope_head_dim
+    def num_experts_per_tok(self) -> int:
+        return self.mixture.per_token if self.mixture else 0
+
+    @property
+    def softmax_scale(self) -> float:
+        return (self.rope.scaling.softmax_scale if self.rope.scaling else 1.0) / math.sqrt(self.attention.query)
 
     @property
     def cache_shape(self) -> tuple[int, int]:
         """Number of groups of heads that have entries of their own in the cache, and numbers per entry."""
-        return 1, self.latent_width
+        return 1, self.attention.entry
 
     @property
     def heads_per_group(self) -> int:
-        return self.num_attention_heads
+        return self.attention.heads
 
-    @property
-    def softmax_scale(self) -> float:
-        return (self.yarn.softmax_scale if self.yarn else 1.0) / math.sqrt(self.qk_head_dim)
+    def mixture_of(self, layer: int) -> MixtureShape | None:
+        """Return the mixture of a layer, None if it is dense. MTP heads are the layers after the trunk's last."""
+        is_mixture = self.mixture is not None and (layer >= self.num_hidden_layers or layer in self.mixture.layers)
+        return self.mixture if is_mixture else None
 
-    def is_moe(self, layer: int) -> bool:
-        return layer >= self.first_k_dense_replace
-
-    def parameter_count(self) -> Parameters:
-        d, heads = self.hidden_size, self.num_attention_heads
-        if self.q_lora_rank is None:
-            queries = d * heads * self.qk_head_dim
-        else:
-            queries = self.q_lora_rank * (d + 1 + heads * self.qk_head_dim)
-        latents = d * self.latent_width + self.kv_lora_rank
-        values = self.kv_lora_rank * heads * (self.qk_nope_head_dim + self.v_head_dim)
-        frame = queries + latents + values + heads * self.v_head_dim * d + 2 * d
-        expert = 3 * d * self.moe_intermediate_size
-        always = expert * self.n_shared_experts + d * self.n_routed_experts
-        dense_layers = self.num_hidden_layers - self.moe_layers
-        words = self.vocab_size * d * (1 if self.tie_word_embeddings else 2) + d
-        common = words + self.num_hidden_layers * frame + dense_layers * 3 * d * self.intermediate_size
-        active = common + self.moe_layers * (always + expert * self.num_experts_per_tok)
-        total = common + self.moe_layers * (always + expert * self.n_routed_experts)
-        head = frame + always + expert * self.n_routed_experts + 2 * d * d + 3 * d
-        return Parameters(total + self.num_nextn_predict_layers * head, active)
-
-    def to_hf(self) -> dict[str, Any]:
-        """Return a config.json in the published format. With an embedding scale other than 1, it describes an untied
-        network, because the scale is folded into the written embedding."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("yarn", "embedding_scale")}
-        folded = self.embedding_scale != 1
-        out: dict[str, Any] = {
-            "architectures": ["DeepseekV3ForCausalLM"],
-            "model_type": "deepseek_v3",
-            **plain,
-            "tie_word_embeddings": self.tie_word_embeddings and not folded,
-            **_FIXED,
-            "num_key_value_heads": self.num_attention_heads,
-            "rope_scaling": None,
-            "bos_token_id": None,
-            "eos_token_id": None,
-        }
-        if self.yarn is not None:
-            out["rope_scaling"] = {"type": "yarn", **{f.name: getattr(self.yarn, f.name) for f in fields(self.yarn)}}
-        if folded:
-            out["etude"] = {"embedding_scale": self.embedding_scale, "tie_word_embeddings": self.tie_word_embeddings}
-        return out
-
-    @classmethod
-    def from_hf(cls, data: Mapping[str, Any]) -> ModelConfig:
-        """Read a published config.json. Raises UnsupportedCheckpoint if a setting is missing or not implemented."""
-        _refuse_unknown_variants(data)
-        rope = dict(data.get("rope_parameters") or data.get("rope_scaling") or {})
-        ours = data.get("etude") or {}
-        values: dict[str, Any] = {
-            **data,
-            "rope_theta": rope.get("rope_theta", data.get("rope_theta")),
-            "num_nextn_predict_layers": data.get("num_nextn_predict_layers", data.get("num_mtp_layers", 0)),
-            "q_lora_rank": data.get("q_lora_rank"),
-            "initializer_range": data.get("initializer_range", 0.02),
-            "tie_word_embeddings": ours.get("tie_word_embeddings", data.get("tie_word_embeddings", False)),
-            "embedding_scale": ours.get("embedding_scale", 1.0),
-            "yarn": _read_yarn(rope),
-        }
-        values["n_shared_experts"] = values.get("n_shared_experts") or 0
-        missing = [f.name for f in fields(cls) if f.name != "q_lora_rank" and values.get(f.name, f) is f]
-        missing += ["rope_theta"] if values["rope_theta"] is None else []
-        if missing:
-            raise UnsupportedCheckpoint(f"config.json lacks {', '.join(missing)}")
-        return cls(**{f.name: values[f.name] for f in fields(cls)})
-
-
-_FIXED: dict[str, Any] = {
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "hidden_act": "silu",
-    "moe_layer_freq": 1,
-    "norm_topk_prob": True,
-    "rope_interleave": True,
-    "scoring_func": "sigmoid",
-    "topk_method": "noaux_tc",
-}
-"""Published settings with only one supported value. A checkpoint with another value raises UnsupportedCheckpoint."""
-
-
-def _refuse_unknown_variants(data: Mapping[str, Any]) -> None:
-    kind = data.get("model_type")
-    if kind not in ("deepseek_v3", "kimi_k2"):
-        raise UnsupportedCheckpoint(f"model_type is {kind!r}; expected 'deepseek_v3' or 'kimi_k2'")
-    if data.get("quantization_config"):
-        raise UnsupportedCheckpoint("config.json has a quantization_config: load the quantised weights with load_hf")
-    for name, expected in _FIXED.items():
-        if data.get(name, expected) != expected:
-            raise UnsupportedCheckpoint(f"{name} is {data[name]!r}; only {expected!r} is implemented")
-    if data.get("num_key_value_heads") not in (None, data.get("num_attention_heads")):
-        raise UnsupportedCheckpoint("num_key_value_heads must equal num_attention_heads under latent attention")
-
-
-def _read_yarn(rope: Mapping[str, Any]) -> Yarn | None:
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind == "default":
-        return None
-    if kind != "yarn":
-        raise UnsupportedCheckpoint(f"rope scaling {kind!r} is not implemented; expected 'yarn' or none")
-    for name in ("attention_factor", "truncate"):
-        if rope.get(name, True) not in (None, True):
-            raise UnsupportedCheckpoint(f"rope scaling with {name} = {rope[name]!r} is not implemented")
-    try:
-        return Yarn(
-            factor=float(rope["factor"]),
-            original_max_position_embeddings=int(rope["original_max_position_embeddings"]),
-            beta_fast=float(rope.get("beta_fast") or 32),
-            beta_slow=float(rope.get("beta_slow") or 1),
-            mscale=float(rope.get("mscale") or 0),
-            mscale_all_dim=float(rope.get("mscale_all_dim") or 0),
-        )
-    except KeyError as missing:
-        raise UnsupportedCheckpoint(f"rope scaling lacks {missing}") from missing
+    def head_split(self, name: str) -> HeadSplit | None:
+        return self.attention.head_split(name)

@@ -12,15 +12,15 @@ import math
 import torch
 from torch import Tensor
 
-from etude.model.config import ModelConfig, Yarn
+from etude.model.config import Rope, Yarn
 
 
 class Rotary:
     """Computes cosines and sines of the rotary angles from positions. It has no parameters, so checkpoints lack it."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        self._frequencies = frequencies(config.qk_rope_head_dim, config.rope_theta, config.yarn)
-        self._scale = config.yarn.rotation_scale if config.yarn else 1.0
+    def __init__(self, rope: Rope, width: int) -> None:
+        self._frequencies = frequencies(width, rope)
+        self._scale = rope.scaling.rotation_scale if rope.scaling else 1.0
 
     def __call__(self, positions_bt: Tensor) -> tuple[Tensor, Tensor]:
         """Return cosines and sines, [B, T, 1, half of the rotary width]."""
@@ -36,8 +36,9 @@ def rotate(x_bthr: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat((even * cos - odd * sin, odd * cos + even * sin), dim=-1).to(x_bthr.dtype)
 
 
-def frequencies(width: int, theta: float, yarn: Yarn | None) -> Tensor:
+def frequencies(width: int, rope: Rope) -> Tensor:
     """Return for each pair of dimensions the rotation per position, in radians."""
+    theta, yarn = rope.theta, rope.scaling
     powers = theta ** (torch.arange(0, width, 2, dtype=torch.float32, device="cpu") / width)
     if yarn is None:
         return 1.0 / powers

@@ -145,7 +145,7 @@ def restore(model: nn.Module) -> None:
                 dequantise(codes.quantised(), served.dtype)
                 for codes in (served.gate_proj, served.up_proj, served.down_proj)
             )
-            experts = Experts(mixture.gate.config)
+            experts = Experts(mixture.gate.shape, mixture.gate.weight.shape[1])
             experts.gate_proj, experts.up_proj, experts.down_proj = map(nn.Parameter, (gate, up, down))
             experts.numerics, experts.kernels = served.numerics, served.kernels
             mixture.experts = experts

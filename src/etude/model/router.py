@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.model.config import ModelConfig
+from etude.model.config import MixtureShape, ModelConfig
 from etude.model.errors import ReplayMismatch
 from etude.model.tiles import linear, sigmoid
 
@@ -75,17 +75,17 @@ class Router(nn.Module):
     e_score_correction_bias: Tensor
     invariant = False
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, shape: MixtureShape, width: int) -> None:
         super().__init__()
-        self.config = config
-        self.weight = nn.Parameter(torch.empty(config.n_routed_experts, config.hidden_size))
-        self.register_buffer("e_score_correction_bias", torch.zeros(config.n_routed_experts, dtype=torch.float32))
+        self.shape = shape
+        self.weight = nn.Parameter(torch.empty(shape.experts, width))
+        self.register_buffer("e_score_correction_bias", torch.zeros(shape.experts, dtype=torch.float32))
 
     def forward(self, x_nd: Tensor, replay: Replay | None = None, replayed_nk: Tensor | None = None) -> Routing:
         x_nd, weight_ed = x_nd.to(torch.float32), self.weight.to(torch.float32)
         scores_ne = sigmoid(linear(x_nd, weight_ed)) if self.invariant else F.linear(x_nd, weight_ed).sigmoid()
         choice_ne = self._candidates(scores_ne.detach() + self.e_score_correction_bias)
-        own_nk = choice_ne.topk(self.config.num_experts_per_tok, dim=-1).indices
+        own_nk = choice_ne.topk(self.shape.per_token, dim=-1).indices
         if replay is None or replayed_nk is None:
             return Routing(own_nk, self._gates(scores_ne, own_nk))
         experts_nk, overridden_n, refused_n = _merge(scores_ne.detach(), choice_ne, own_nk, replay, replayed_nk)
@@ -99,7 +99,7 @@ class Router(nn.Module):
 
     def _candidates(self, choice_ne: Tensor) -> Tensor:
         """Set experts outside the best groups to -inf. A group's score is the sum of its two best experts' scores."""
-        groups, kept = self.config.n_group, self.config.topk_group
+        groups, kept = self.shape.groups, self.shape.kept_groups
         if kept == groups:
             return choice_ne
         grouped = choice_ne.unflatten(-1, (groups, -1))
@@ -111,7 +111,7 @@ class Router(nn.Module):
     def _gates(self, scores_ne: Tensor, experts_nk: Tensor) -> Tensor:
         chosen = scores_ne.gather(1, experts_nk)
         normalised: Tensor = chosen / (chosen.sum(-1, keepdim=True) + 1e-20)
-        return normalised * self.config.routed_scaling_factor
+        return normalised * self.shape.scale
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Router:
         """Move or cast the module, but keep the bias in fp32: bf16 cannot represent the small steps of `balance`."""

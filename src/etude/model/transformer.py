@@ -82,7 +82,7 @@ class Transformer(nn.Module):
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.mtp = nn.ModuleList(MtpLayer(config, head) for head in range(config.num_nextn_predict_layers))
-        self.rotary = Rotary(config)
+        self.rotary = Rotary(config.rope, config.attention.rope)
         if not self.embed_tokens.weight.is_meta:
             self.initialise(0)
 

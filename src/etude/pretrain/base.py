@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from etude.corpus import LOOKUP, Mixture, RowStream, Shards, mixture
-from etude.model import ModelConfig, Transformer
+from etude.model import Transformer, config_from_recipe
 from etude.pretrain.context import Rows, StageContext, next_token_loss
 from etude.pretrain.errors import PretrainError
 from etude.pretrain.measure import held_out, mean_loss
@@ -22,7 +22,7 @@ def plan(context: StageContext) -> StagePlan:
     recipe, stage, device = context.recipe, context.recipe.pretrain, context.compute.device
     corpus = context.corpus()
     seed, share = recipe.seed, recipe.corpus.stdlib_share
-    model = Transformer(ModelConfig.from_recipe(recipe.model, corpus.manifest["vocab_size"])).initialise(seed)
+    model = Transformer(config_from_recipe(recipe.model, corpus.manifest["vocab_size"])).initialise(seed)
     masters = context.masters(model)
     optim = build_optimizer(model, stage.optimizer, stage.steps, masters=masters)
     lookup_steps = round(stage.lookup_share * stage.steps)

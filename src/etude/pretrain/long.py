@@ -73,7 +73,7 @@ def _extended(base: Transformer, factor: int, base_length: int) -> Transformer:
     if factor == 1:
         return base
     yarn = Yarn(factor=float(factor), original_max_position_embeddings=base_length)
-    model = Transformer(replace(base.config, yarn=yarn))
+    model = Transformer(replace(base.config, rope=replace(base.config.rope, scaling=yarn)))
     model.load_state_dict(base.state_dict())
     return model
 

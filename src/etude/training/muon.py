@@ -36,21 +36,18 @@ def orthogonalise(blocks_nrc: Tensor, dtype: torch.dtype = torch.float32) -> Ten
 
 
 def blocks_of(name: str, parameter: nn.Parameter, config: Any) -> Blocks | None:
-    """Return the function that splits a parameter into blocks; None if AdamW handles it. Projections are recognised by
-    their published names, and `config` has the published field names (num_attention_heads, qk_nope_head_dim, ...)."""
+    """Return the function that splits a parameter into blocks; None if AdamW handles it. `config` is the network's
+    ModelConfig, which knows the projections that consist of heads; None for other modules."""
     if parameter.ndim < 2 or any(part in name for part in _ADAMW_PARTS):
         return None
     if parameter.ndim == 3:
         return lambda tensor: [tensor]  # stacked experts
-    heads = getattr(config, "num_attention_heads", 1)
-    if "kv_b_proj" in name:
-        nope, value = config.qk_nope_head_dim, config.v_head_dim
-        return lambda tensor: list(tensor.view(heads, nope + value, -1).split((nope, value), dim=1))
-    if "q_proj" in name or "q_b_proj" in name:
-        return lambda tensor: [tensor.view(heads, -1, tensor.shape[1])]
-    if "o_proj" in name:
-        return lambda tensor: [tensor.view(tensor.shape[0], heads, -1).transpose(0, 1)]
-    return lambda tensor: [tensor.unsqueeze(0)]
+    split = None if config is None else config.head_split(name)
+    if split is None:
+        return lambda tensor: [tensor.unsqueeze(0)]
+    if split.axis == 0:
+        return lambda tensor: list(tensor.view(split.heads, sum(split.parts), -1).split(split.parts, dim=1))
+    return lambda tensor: list(tensor.view(len(tensor), split.heads, -1).transpose(0, 1).split(split.parts, dim=2))
 
 
 @torch.no_grad()

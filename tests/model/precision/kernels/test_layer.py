@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.model.precision.kernels.loads import picks
 from torch import Tensor
 
-from etude.model import KernelUnavailable, ModelConfig, Numerics, Transformer, compute_with, expert_matmul, serve
+from etude.model import KernelUnavailable, Numerics, Transformer, compute_with, config_from_recipe, expert_matmul, serve
 from etude.model.experts import experts_reference
 from etude.model.precision.kernels import ExpertKernels, experts_by_kernels
 from etude.recipe.model import ModelRecipe
@@ -136,7 +136,7 @@ def test_rounded_it_is_what_is_emulated(format: str, picked: tuple[Tensor, int],
 def network(precision: PrecisionRecipe) -> Transformer:
     shape = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96, "moe_intermediate_size": 64}
     heads = {"num_attention_heads": 2, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8}
-    config = ModelConfig.from_recipe(ModelRecipe(**shape, **heads, v_head_dim=16, initializer_range=0.15), 61)
+    config = config_from_recipe(ModelRecipe(**shape, **heads, v_head_dim=16, initializer_range=0.15), 61)
     model = Transformer(config).initialise(1).bfloat16()
     compute_with(model, precision)
     return model

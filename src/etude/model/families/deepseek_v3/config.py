@@ -1,0 +1,127 @@
+"""Published settings of DeepSeek-V3 and Kimi-K2, and the network of a recipe, whose fields are named like them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from etude.model.config import LatentShape, MixtureShape, ModelConfig, Yarn
+from etude.model.errors import UnsupportedCheckpoint
+from etude.model.families.published import Published, write_rope
+
+if TYPE_CHECKING:  # the network itself must run with torch alone, as `make gpu` needs
+    from etude.recipe.model import ModelRecipe
+
+_FIXED: dict[str, Any] = {
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "moe_layer_freq": 1,
+    "norm_topk_prob": True,
+    "rope_interleave": True,
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+}
+"""Settings with only one supported value."""
+_REQUIRED = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "first_k_dense_replace",
+    "intermediate_size",
+    "moe_intermediate_size",
+    "n_routed_experts",
+    "num_experts_per_tok",
+    "n_group",
+    "topk_group",
+    "routed_scaling_factor",
+    "num_attention_heads",
+    "kv_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "max_position_embeddings",
+    "rms_norm_eps",
+)
+
+
+def read(published: Published) -> ModelConfig:
+    published.require_values(_FIXED)
+    published.require(*_REQUIRED)
+    data = published.data
+    if data.get("num_key_value_heads") not in (None, data["num_attention_heads"]):
+        raise UnsupportedCheckpoint("num_key_value_heads must equal num_attention_heads under latent attention")
+    return ModelConfig(
+        family="deepseek_v3",
+        vocab_size=data["vocab_size"],
+        hidden_size=data["hidden_size"],
+        num_hidden_layers=data["num_hidden_layers"],
+        intermediate_size=data["intermediate_size"],
+        attention=LatentShape(
+            heads=data["num_attention_heads"],
+            q_rank=data.get("q_lora_rank"),
+            kv_rank=data["kv_lora_rank"],
+            nope=data["qk_nope_head_dim"],
+            rope=data["qk_rope_head_dim"],
+            value=data["v_head_dim"],
+        ),
+        mixture=MixtureShape(
+            layers=tuple(range(data["first_k_dense_replace"], data["num_hidden_layers"])),
+            experts=data["n_routed_experts"],
+            per_token=data["num_experts_per_tok"],
+            width=data["moe_intermediate_size"],
+            shared_width=(data.get("n_shared_experts") or 0) * data["moe_intermediate_size"],
+            groups=data["n_group"],
+            kept_groups=data["topk_group"],
+            scale=data["routed_scaling_factor"],
+        ),
+        rope=published.rope(),
+        max_position_embeddings=data["max_position_embeddings"],
+        rms_norm_eps=data["rms_norm_eps"],
+        tie_word_embeddings=data.get("tie_word_embeddings", False),
+        num_nextn_predict_layers=data.get("num_nextn_predict_layers", data.get("num_mtp_layers", 0)),
+        initializer_range=data.get("initializer_range", 0.02),
+    )
+
+
+def write(config: ModelConfig) -> dict[str, Any]:
+    attention, mixture, rope = config.attention, config.mixture, write_rope(config.rope)
+    assert mixture is not None
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_hidden_layers,
+        "first_k_dense_replace": config.num_hidden_layers - len(mixture.layers),
+        "intermediate_size": config.intermediate_size,
+        "moe_intermediate_size": mixture.width,
+        "n_routed_experts": mixture.experts,
+        "n_shared_experts": mixture.shared_width // mixture.width,
+        "num_experts_per_tok": mixture.per_token,
+        "n_group": mixture.groups,
+        "topk_group": mixture.kept_groups,
+        "routed_scaling_factor": mixture.scale,
+        "num_attention_heads": attention.heads,
+        "q_lora_rank": attention.q_rank,
+        "kv_lora_rank": attention.kv_rank,
+        "qk_nope_head_dim": attention.nope,
+        "qk_rope_head_dim": attention.rope,
+        "v_head_dim": attention.value,
+        "rope_theta": rope["rope_theta"],
+        "max_position_embeddings": config.max_position_embeddings,
+        "rms_norm_eps": config.rms_norm_eps,
+        "tie_word_embeddings": config.tie_word_embeddings,
+        "num_nextn_predict_layers": config.num_nextn_predict_layers,
+        "initializer_range": config.initializer_range,
+        **_FIXED,
+        "num_key_value_heads": attention.heads,
+        "rope_scaling": rope["rope_scaling"],
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def config_from_recipe(recipe: ModelRecipe, vocab_size: int, yarn: Yarn | None = None) -> ModelConfig:
+    """Return the network of a recipe's `[model]` section, whose fields have the published names."""
+    config = read(Published({**recipe.model_dump(), "vocab_size": vocab_size}))
+    rope = replace(config.rope, scaling=yarn)
+    return replace(config, rope=rope, embedding_scale=recipe.embedding_scale)
