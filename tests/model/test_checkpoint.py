@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from etude.model import Transformer, UnsupportedCheckpoint, load_hf, save_hf
+from etude.model import Rope, Transformer, UnsupportedCheckpoint, Yarn, load_hf, read_config, save_hf
+from etude.model.families import write_config
+from etude.model.rope import LinearScaling, Llama3Scaling, Rotary, frequencies
 
 transformers = pytest.importorskip("transformers")
 
@@ -54,6 +57,43 @@ def test_we_read_transformers(shaped: Transformer, tokens_of: Any, tmp_path: Pat
     ours = load_hf(second, mtp_heads=0)
     assert ours.config.rope == shaped.config.rope
     assert_close(logits_here(ours, tokens), expected)
+
+
+SCALINGS: dict[str, Any] = {
+    "linear": LinearScaling(3.0),
+    "llama3": Llama3Scaling(8.0, 64, 1.0, 4.0),
+    "yarn": Yarn(4.0, 64, mscale=0.0, mscale_all_dim=0.0),
+    "yarn_not_truncated": Yarn(4.0, 64, truncate=False),
+    "yarn_attention_factor": Yarn(4.0, 64, attention_factor=1.7),
+}
+
+
+@pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
+def test_rescaled_frequencies_are_the_published_ones(scaling: Any, config_of: Any) -> None:
+    """They are what `transformers` computes from the settings that we write."""
+    config = replace(config_of(), rope=Rope(1000.0, scaling, interleaved=True))
+    data = write_config(config)
+    assert read_config(data) == config
+    kind = data["rope_scaling"].pop("type")
+    there = transformers.LlamaConfig(
+        head_dim=16, rope_parameters={"rope_theta": 1000.0, "rope_type": kind, **data["rope_scaling"]}
+    )
+    expected, scale = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS[kind](there, "cpu")
+    torch.testing.assert_close(frequencies(16, config.rope), expected)
+    assert Rotary(config.rope, 16)(torch.zeros(1, 1)).cos.unique().item() == pytest.approx(scale)
+
+
+def test_variants_of_the_published_network(model_of: Any, tokens_of: Any, tmp_path: Path) -> None:
+    """Rotary pairs of halves, frequencies as in Llama 3.1, gates that are not normalised."""
+    plain = model_of()
+    rope, mixture = Rope(100.0, Llama3Scaling(8.0, 16, 1.0, 4.0)), replace(plain.config.mixture, normalise=False)
+    model = Transformer(replace(plain.config, rope=rope, mixture=mixture))
+    model.load_state_dict(plain.state_dict())
+    save_hf(model, tmp_path)
+    assert load_hf(tmp_path).config == model.config
+    tokens = tokens_of(3, 40)
+    assert_close(logits_here(model, tokens), logits_there(tmp_path, tokens))
+    assert not torch.allclose(logits_here(plain, tokens), logits_here(model, tokens), atol=1e-2)
 
 
 def test_round_trip_is_exact(shaped: Transformer, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from etude.model import UNKNOWN, Replay, ReplayMismatch, Transformer
+from etude.model import UNKNOWN, ModelError, Replay, ReplayMismatch, Transformer
+from etude.model.config import MixtureShape
 from etude.model.router import Router
 from etude.trace import UNKNOWN_EXPERT
 
@@ -152,3 +153,26 @@ def test_padding_has_no_load(model_of: Any, tokens_of: Any) -> None:
     documents[1, 4:] = -1
     load = model_of()(tokens_of(2, 10), documents_bt=documents).load_le
     assert load.sum(1).tolist() == [14 * 2, 14 * 2]
+
+
+@pytest.mark.parametrize("invariant", [False, True])
+@pytest.mark.parametrize("normalise", [False, True])
+def test_a_softmax_router_without_a_bias(invariant: bool, normalise: bool) -> None:
+    router = Router(
+        MixtureShape((), 8, 3, 16, scoring="softmax", selection_bias=False, normalise=normalise, scale=2), 32
+    )
+    torch.nn.init.normal_(router.weight, generator=torch.Generator().manual_seed(1))
+    router.invariant = invariant
+    x = torch.randn(70, 32, generator=torch.Generator().manual_seed(2))
+    routing = router(x)
+    exponentials = (x @ router.weight.T).double().exp()
+    scores = exponentials / exponentials.sum(-1, keepdim=True)
+    best, experts = scores.topk(3)
+    assert torch.equal(routing.experts_nk, experts)
+    gates = 2 * (best / best.sum(-1, keepdim=True) if normalise else best)
+    torch.testing.assert_close(routing.gates_nk.double(), gates, rtol=1e-5, atol=1e-6)
+    if invariant:
+        assert torch.equal(torch.cat([router(one).gates_nk for one in x.split(3)]), routing.gates_nk)
+    assert list(router.state_dict()) == ["weight"]
+    with pytest.raises(ModelError, match="no bias"):
+        router.balance(torch.ones(8), 0.1)

@@ -5,7 +5,7 @@ DeepSeek-V3 / Kimi-K2 architecture: multi-head latent attention, mixture of expe
 
 from etude.model.cache import Cache
 from etude.model.checkpoint import checkpoint_doubts, checkpoint_faults, load_codes, load_hf, save_hf
-from etude.model.config import ModelConfig, Rope, Yarn
+from etude.model.config import ModelConfig
 from etude.model.errors import (
     CacheOverrun,
     CannotQuantise,
@@ -19,6 +19,7 @@ from etude.model.experts import expert_matmul
 from etude.model.families import read_config
 from etude.model.families.deepseek_v3 import config_from_recipe
 from etude.model.precision.numerics import Numerics
+from etude.model.rope import Rope, Yarn
 from etude.model.rounding import compute_with, prepare, restore, round_with, serve, served_state
 from etude.model.router import UNKNOWN, Replay
 from etude.model.size import Parameters, parameters_of

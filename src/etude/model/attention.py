@@ -6,10 +6,8 @@ from torch import Tensor, nn
 
 from etude.model.attend import Mask
 from etude.model.pieces import Packed
+from etude.model.rope import Rotation
 from etude.model.step import LayerStep
-
-Rotation = tuple[Tensor, Tensor]
-"""Cosines and sines of the rotary embedding, as rope.py computes them."""
 
 Context = Mask | Packed | LayerStep
 """What a token attends to: keys of the same pass (Mask, Packed), or those in the cache (LayerStep)."""

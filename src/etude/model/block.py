@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.model.attention import Context, Rotation
+from etude.model.attention import Context
 from etude.model.config import MixtureShape, ModelConfig
 from etude.model.experts import expert_matmul
 from etude.model.latent_attention import LatentAttention
@@ -16,6 +16,7 @@ from etude.model.linear import Linear
 from etude.model.norm import RMSNorm
 from etude.model.precision.kernels import ExpertKernels
 from etude.model.precision.numerics import Numerics
+from etude.model.rope import Rotation
 from etude.model.router import Replay, Router, Routing
 from etude.model.tiles import silu
 

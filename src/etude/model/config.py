@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
+
+from etude.model.rope import Rope, Yarn
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,45 +78,14 @@ class MixtureShape:
     groups: int = 1
     """Number of groups of experts; a token uses only experts of its `kept_groups` best groups."""
     kept_groups: int = 1
+    scoring: Literal["sigmoid", "softmax"] = "sigmoid"
+    """How the router turns its logits into scores."""
+    selection_bias: bool = True
+    """Whether a bias per expert, which `balance` moves, takes part in the choice of experts."""
+    normalise: bool = True
+    """Whether a token's gates are divided by their sum."""
     scale: float = 1.0
-    """Factor by which the gates are multiplied."""
-
-
-@dataclass(frozen=True, slots=True)
-class Yarn:
-    """Settings of YaRN, which rescales the rotary frequencies to extend the context. The defaults are as published."""
-
-    factor: float
-    original_max_position_embeddings: int
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    mscale: float = 1.0
-    mscale_all_dim: float = 1.0
-
-    @property
-    def rotation_scale(self) -> float:
-        """Factor by which YaRN multiplies the rotary cosines and sines."""
-        if self.mscale and self.mscale_all_dim:
-            return self._magnitude(self.mscale) / self._magnitude(self.mscale_all_dim)
-        return self._magnitude(1.0)
-
-    @property
-    def softmax_scale(self) -> float:
-        """Factor by which YaRN multiplies the attention scores."""
-        return self._magnitude(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
-
-    def _magnitude(self, mscale: float) -> float:
-        return 1.0 if self.factor <= 1 else 0.1 * mscale * math.log(self.factor) + 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Rope:
-    """Rotary position embedding."""
-
-    theta: float
-    """Base of the rotary frequencies."""
-    scaling: Yarn | None = None
-    """How the frequencies are rescaled to extend the context."""
+    """Factor by which the gates are multiplied, after that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +125,8 @@ class ModelConfig:
 
     @property
     def softmax_scale(self) -> float:
-        return (self.rope.scaling.softmax_scale if self.rope.scaling else 1.0) / math.sqrt(self.attention.query)
+        scaling = self.rope.scaling
+        return (scaling.softmax_scale if isinstance(scaling, Yarn) else 1.0) / math.sqrt(self.attention.query)
 
     @property
     def cache_shape(self) -> tuple[int, int]:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from etude.model.attend import Mask, attend
-from etude.model.attention import Attention, Context, Rotation
+from etude.model.attention import Attention, Context
 from etude.model.config import LatentShape
 from etude.model.linear import Linear
 from etude.model.norm import RMSNorm
 from etude.model.pieces import Packed
-from etude.model.rope import rotate
+from etude.model.rope import Rotation
 from etude.model.step import LayerStep
 from etude.model.tiles import per_head
 
@@ -52,7 +52,7 @@ class LatentAttention(Attention):
         latent, k_rope = self.kv_a_proj_with_mqa(x_btd).split([shape.kv_rank, shape.rope], dim=-1)
         latent = self.kv_a_layernorm(latent)
         # Rotate the queries of all heads and the single key together.
-        rotated = rotate(torch.cat((q_rope, k_rope.unsqueeze(2)), dim=2), rotation)
+        rotated = rotation(torch.cat((q_rope, k_rope.unsqueeze(2)), dim=2))
         q_rope, k_rope = rotated.split([heads, 1], dim=2)
         if isinstance(context, Mask):
             y = self._expanded(q_nope, q_rope, latent, k_rope, context)

@@ -1,4 +1,4 @@
-"""A linear layer without bias whose matmul may be rounded to a low-precision format or computed in tiles."""
+"""A linear layer whose matmul may be rounded to a low-precision format or computed in tiles."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ class Linear(nn.Linear):
     served: Operand | None = None
     """The rounded weight that `prepare` caches for inference; None rounds the weight in every call."""
 
-    def __init__(self, width: int, out: int) -> None:
-        super().__init__(width, out, bias=False)
+    def __init__(self, width: int, out: int, bias: bool = False) -> None:
+        super().__init__(width, out, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.numerics is None:
-            return linear(x, self.weight) if self.invariant else super().forward(x)
-        return rounded_linear(x, self.served or (self.weight.unsqueeze(0),), self.numerics)
+        if self.numerics is not None:
+            y = rounded_linear(x, self.served or (self.weight.unsqueeze(0),), self.numerics)
+        elif self.invariant:
+            y = linear(x, self.weight)
+        else:
+            return super().forward(x)
+        return y if self.bias is None else y + self.bias
 
     @torch.no_grad()
     def prepare(self) -> None:

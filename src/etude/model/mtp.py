@@ -12,11 +12,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from etude.model.attention import Context, Rotation
+from etude.model.attention import Context
 from etude.model.block import Block
 from etude.model.config import ModelConfig
 from etude.model.linear import Linear
 from etude.model.norm import RMSNorm
+from etude.model.rope import Rotation
 from etude.model.router import Routing
 
 

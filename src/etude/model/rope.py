@@ -1,52 +1,149 @@
-"""Rotary position embedding with YaRN. Always computed in fp32.
+"""Rotary position embedding: `Rope` describes it, `Rotary` and `Rotation` compute it, always in fp32.
 
-`rotate` reads pairs of adjacent dimensions, as published, but returns the rotated pairs in another order: first the
-first components of all pairs, then the second ones. Queries and keys share that order, so their dot products are
-unchanged.
+Each pair of dimensions of a query or key is rotated by an angle that grows with the position. A rotated head has the
+first components of all pairs, then the second ones, however the pairs lie in the input. Queries and keys share that
+order, so their dot products are unchanged.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from etude.model.config import Rope, Yarn
+from etude.model.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class Yarn:
+    """Settings of YaRN, which rescales the rotary frequencies to extend the context. The defaults are as published."""
+
+    factor: float
+    original_max_position_embeddings: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float = 1.0
+    mscale_all_dim: float = 1.0
+    attention_factor: float | None = None
+    """Factor of the cosines and sines; None computes it from `factor`, `mscale` and `mscale_all_dim`."""
+    truncate: bool = True
+    """Whether the first and last interpolated pair are rounded to whole pairs."""
+
+    @property
+    def rotation_scale(self) -> float:
+        """Factor by which YaRN multiplies the rotary cosines and sines."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.mscale and self.mscale_all_dim:
+            return self._magnitude(self.mscale) / self._magnitude(self.mscale_all_dim)
+        return self._magnitude(1.0)
+
+    @property
+    def softmax_scale(self) -> float:
+        """Factor by which YaRN multiplies the attention scores of latent attention."""
+        return self._magnitude(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
+
+    def _magnitude(self, mscale: float) -> float:
+        return 1.0 if self.factor <= 1 else 0.1 * mscale * math.log(self.factor) + 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """Divides low frequencies by a factor and leaves high ones, with a smooth transition, as Llama 3.1 does."""
+
+    factor: float
+    original_max_position_embeddings: int
+    low_freq_factor: float
+    """Pairs that make fewer turns than this in the original context are divided by the whole factor."""
+    high_freq_factor: float
+    """Pairs that make more turns than this in the original context are left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScaling:
+    """Divides all frequencies by one factor."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    theta: float
+    """Base of the rotary frequencies."""
+    scaling: Yarn | Llama3Scaling | LinearScaling | None = None
+    """How the frequencies are rescaled to extend the context."""
+    interleaved: bool = False
+    """Whether a pair is two adjacent dimensions; else the two halves of the rotated dimensions form the pairs."""
+
+    def extended(self, factor: float, trained: int) -> Rope:
+        """Return this embedding for a context `factor` times as long; `trained` is the context it was trained with. A
+        network without scaling gets YaRN."""
+        if isinstance(self.scaling, LinearScaling):
+            raise ModelError("a network with linearly scaled rotary frequencies cannot be extended further")
+        if self.scaling is None:
+            return replace(self, scaling=Yarn(factor=factor, original_max_position_embeddings=trained))
+        return replace(self, scaling=replace(self.scaling, factor=self.scaling.factor * factor))
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """The rotation at the positions of a batch's tokens."""
+
+    cos: Tensor
+    """Cosines of the angles, [B, T, 1, pairs]."""
+    sin: Tensor
+    interleaved: bool
+
+    def __call__(self, x_bthd: Tensor) -> Tensor:
+        """Rotate queries or keys. Dimensions beyond the last pair are left as they are."""
+        width = 2 * self.cos.shape[-1]
+        turning = x_bthd[..., :width].to(torch.float32)
+        first, second = turning.unflatten(-1, (-1, 2)).unbind(-1) if self.interleaved else turning.chunk(2, -1)
+        turned = torch.cat((first * self.cos - second * self.sin, second * self.cos + first * self.sin), dim=-1)
+        turned = turned.to(x_bthd.dtype)
+        return turned if width == x_bthd.shape[-1] else torch.cat((turned, x_bthd[..., width:]), dim=-1)
 
 
 class Rotary:
-    """Computes cosines and sines of the rotary angles from positions. It has no parameters, so checkpoints lack it."""
+    """Computes the rotation of `width` dimensions from positions. It has no parameters, so checkpoints lack it."""
 
     def __init__(self, rope: Rope, width: int) -> None:
         self._frequencies = frequencies(width, rope)
-        self._scale = rope.scaling.rotation_scale if rope.scaling else 1.0
+        self._scale = rope.scaling.rotation_scale if isinstance(rope.scaling, Yarn) else 1.0
+        self._interleaved = rope.interleaved
 
-    def __call__(self, positions_bt: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines, [B, T, 1, half of the rotary width]."""
+    def __call__(self, positions_bt: Tensor) -> Rotation:
         angles = positions_bt.to(torch.float32)[..., None, None] * self._frequencies.to(positions_bt.device)
         cos, sin = angles.cos(), angles.sin()
-        return (cos, sin) if self._scale == 1 else (cos * self._scale, sin * self._scale)
-
-
-def rotate(x_bthr: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Apply the rotary embedding to queries or keys; `rotation` holds the cosines and sines."""
-    cos, sin = rotation
-    even, odd = x_bthr.unflatten(-1, (-1, 2)).to(torch.float32).unbind(-1)
-    return torch.cat((even * cos - odd * sin, odd * cos + even * sin), dim=-1).to(x_bthr.dtype)
+        if self._scale != 1:
+            cos, sin = cos * self._scale, sin * self._scale
+        return Rotation(cos, sin, self._interleaved)
 
 
 def frequencies(width: int, rope: Rope) -> Tensor:
     """Return for each pair of dimensions the rotation per position, in radians."""
-    theta, yarn = rope.theta, rope.scaling
-    powers = theta ** (torch.arange(0, width, 2, dtype=torch.float32, device="cpu") / width)
-    if yarn is None:
-        return 1.0 / powers
-    low = max(math.floor(_dimension_of(yarn.beta_fast, width, theta, yarn)), 0)
-    high = min(math.ceil(_dimension_of(yarn.beta_slow, width, theta, yarn)), width - 1)
-    span = high - low if high != low else 0.001
-    interpolated = ((torch.arange(width // 2, dtype=torch.float32, device="cpu") - low) / span).clamp(0, 1)
-    return interpolated / (yarn.factor * powers) + (1 - interpolated) / powers
+    powers = rope.theta ** (torch.arange(0, width, 2, dtype=torch.float32, device="cpu") / width)
+    match rope.scaling:
+        case None:
+            return 1.0 / powers
+        case LinearScaling(factor):
+            return 1.0 / (factor * powers)
+        case Llama3Scaling() as llama:
+            turns = llama.original_max_position_embeddings / (2 * math.pi * powers)
+            span = llama.high_freq_factor - llama.low_freq_factor
+            kept = ((turns - llama.low_freq_factor) / span).clamp(0, 1)
+            return kept / powers + (1 - kept) / (llama.factor * powers)
+        case Yarn() as yarn:
+            low = _dimension_of(yarn.beta_fast, width, rope.theta, yarn)
+            high = _dimension_of(yarn.beta_slow, width, rope.theta, yarn)
+            if yarn.truncate:
+                low, high = math.floor(low), math.ceil(high)
+            low, high = max(low, 0), min(high, width - 1)
+            span = high - low if high != low else 0.001
+            interpolated = ((torch.arange(width // 2, dtype=torch.float32, device="cpu") - low) / span).clamp(0, 1)
+            return interpolated / (yarn.factor * powers) + (1 - interpolated) / powers
 
 
 def _dimension_of(rotations: float, width: int, theta: float, yarn: Yarn) -> float:

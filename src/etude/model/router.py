@@ -1,8 +1,8 @@
 """The router chooses each token's experts and their gates (weights).
 
-Scores are sigmoids. A bias per expert affects only the choice of experts; `balance` changes it, gradients do not. The
-gates are the normalised scores of the chosen experts, without the bias. This balances the experts' load without an
-auxiliary loss.
+Scores are sigmoids or a softmax of the router's logits. A bias per expert, where a network has it, affects only the
+choice of experts; `balance` changes it, gradients do not. This balances the experts' load without an auxiliary loss.
+The gates are the scores of the chosen experts without the bias, normalised or not.
 
 Router replay, for training on tokens that an engine sampled: the engine's recorded experts replace the router's choice.
 Scores are recomputed, so that the router gets gradients. In mode "filter", a replayed expert whose score is below
@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etude.model.config import MixtureShape, ModelConfig
-from etude.model.errors import ReplayMismatch
-from etude.model.tiles import linear, sigmoid
+from etude.model.errors import ModelError, ReplayMismatch
+from etude.model.tiles import linear, sigmoid, softmax
 
 UNKNOWN = 0xFFFF
 """Replayed expert id that means "not recorded", because the engine's network never processed the position. The router
@@ -72,19 +72,20 @@ class Routing:
 class Router(nn.Module):
     """The router of one layer, with the published parameter names."""
 
-    e_score_correction_bias: Tensor
+    e_score_correction_bias: Tensor | None
     invariant = False
 
     def __init__(self, shape: MixtureShape, width: int) -> None:
         super().__init__()
         self.shape = shape
         self.weight = nn.Parameter(torch.empty(shape.experts, width))
-        self.register_buffer("e_score_correction_bias", torch.zeros(shape.experts, dtype=torch.float32))
+        bias_e = torch.zeros(shape.experts, dtype=torch.float32) if shape.selection_bias else None
+        self.register_buffer("e_score_correction_bias", bias_e)
 
     def forward(self, x_nd: Tensor, replay: Replay | None = None, replayed_nk: Tensor | None = None) -> Routing:
-        x_nd, weight_ed = x_nd.to(torch.float32), self.weight.to(torch.float32)
-        scores_ne = sigmoid(linear(x_nd, weight_ed)) if self.invariant else F.linear(x_nd, weight_ed).sigmoid()
-        choice_ne = self._candidates(scores_ne.detach() + self.e_score_correction_bias)
+        scores_ne = self._scores(x_nd.to(torch.float32), self.weight.to(torch.float32))
+        bias_e = self.e_score_correction_bias
+        choice_ne = self._candidates(scores_ne.detach() if bias_e is None else scores_ne.detach() + bias_e)
         own_nk = choice_ne.topk(self.shape.per_token, dim=-1).indices
         if replay is None or replayed_nk is None:
             return Routing(own_nk, self._gates(scores_ne, own_nk))
@@ -94,8 +95,16 @@ class Router(nn.Module):
     @torch.no_grad()
     def balance(self, load_e: Tensor, rate: float) -> None:
         """Change each expert's bias by `rate`: up if the expert's load is below the mean, down if it is above."""
+        if self.e_score_correction_bias is None:
+            raise ModelError("this router has no bias per expert that could balance the load")
         load = load_e.to(self.e_score_correction_bias)
         self.e_score_correction_bias += rate * torch.sign(load.mean() - load)
+
+    def _scores(self, x_nd: Tensor, weight_ed: Tensor) -> Tensor:
+        logits_ne = linear(x_nd, weight_ed) if self.invariant else F.linear(x_nd, weight_ed)
+        if self.shape.scoring == "softmax":
+            return softmax(logits_ne) if self.invariant else logits_ne.softmax(-1)
+        return sigmoid(logits_ne) if self.invariant else logits_ne.sigmoid()
 
     def _candidates(self, choice_ne: Tensor) -> Tensor:
         """Set experts outside the best groups to -inf. A group's score is the sum of its two best experts' scores."""
@@ -110,15 +119,16 @@ class Router(nn.Module):
 
     def _gates(self, scores_ne: Tensor, experts_nk: Tensor) -> Tensor:
         chosen = scores_ne.gather(1, experts_nk)
-        normalised: Tensor = chosen / (chosen.sum(-1, keepdim=True) + 1e-20)
-        return normalised * self.shape.scale
+        if self.shape.normalise:
+            chosen = chosen / (chosen.sum(-1, keepdim=True) + 1e-20)
+        return chosen * self.shape.scale
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Router:
         """Move or cast the module, but keep the bias in fp32: bf16 cannot represent the small steps of `balance`."""
         bias = self.e_score_correction_bias
         super()._apply(fn, recurse)
         moved = self.e_score_correction_bias
-        if moved.dtype != torch.float32 and not bias.is_meta:
+        if bias is not None and moved is not None and moved.dtype != torch.float32 and not bias.is_meta:
             self.e_score_correction_bias = bias.to(moved.device)
         return self
 

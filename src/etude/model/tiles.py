@@ -3,8 +3,8 @@
 Matmul libraries choose kernels, and with them the order of summation, by the number of rows. So here every matmul
 repeats one call on operands of one shape: rows are cut into tiles, and the last tile is padded with zeros. Two
 assumptions about the library are tested: the same call gives the same bits, and all rows (or matrices) of one call are
-computed in the same way. SiLU and sigmoid are computed from `exp`, which treats every element in the same way; torch's
-own functions use another routine for the remainder at the end of a tensor.
+computed in the same way. SiLU, sigmoid and softmax are computed from `exp`, which treats every element in the same way;
+torch's own functions use another routine for the remainder at the end of a tensor.
 
 Gradients use ordinary matmuls, because the gradient of a batch is a sum over its rows anyway.
 
@@ -69,6 +69,12 @@ def silu(x: Tensor) -> Tensor:
 
 def sigmoid(x: Tensor) -> Tensor:
     return cast(Tensor, _Sigmoid.apply(x))
+
+
+def softmax(x: Tensor) -> Tensor:
+    """Compute the softmax over the last axis."""
+    weights = (x - x.detach().amax(-1, keepdim=True)).exp()
+    return weights / weights.sum(-1, keepdim=True)
 
 
 def weighted_sum(weights_nk: Tensor, y_nkd: Tensor) -> Tensor:

@@ -90,14 +90,15 @@ class Transformer(nn.Module):
     def initialise(self, seed: int) -> Self:
         """Set norms to 1, biases to 0, and all other parameters to normal random numbers."""
         for name, parameter in self.named_parameters():
-            if name.endswith("norm.weight"):
-                parameter.fill_(1.0)
+            if name.endswith(("norm.weight", ".bias")):
+                parameter.fill_(float(name.endswith("norm.weight")))
                 continue
             digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * self.config.initializer_range)
         for router in self._mixtures(self.layers) + self._mixtures(self.mtp):
-            router.gate.e_score_correction_bias.zero_()
+            if router.gate.e_score_correction_bias is not None:
+                router.gate.e_score_correction_bias.zero_()
         return self
 
     def forward(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from etude.corpus import Mixture, RowStream, Shards, mixture
-from etude.model import Transformer, Yarn
+from etude.model import Transformer
 from etude.pretrain.context import Rows, StageContext, next_token_loss
 from etude.pretrain.errors import PretrainError
 from etude.pretrain.measure import held_out, mean_loss
@@ -69,11 +69,10 @@ def plan(context: StageContext) -> StagePlan:
 
 
 def _extended(base: Transformer, factor: int, base_length: int) -> Transformer:
-    """Return the model with rotary frequencies rescaled by YaRN; a factor of 1 changes nothing."""
+    """Return the model with rotary frequencies rescaled; a factor of 1 changes nothing."""
     if factor == 1:
         return base
-    yarn = Yarn(factor=float(factor), original_max_position_embeddings=base_length)
-    model = Transformer(replace(base.config, rope=replace(base.config.rope, scaling=yarn)))
+    model = Transformer(replace(base.config, rope=base.config.rope.extended(float(factor), base_length)))
     model.load_state_dict(base.state_dict())
     return model
 

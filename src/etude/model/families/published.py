@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from etude.model.config import Rope, Yarn
 from etude.model.errors import UnsupportedCheckpoint
+from etude.model.rope import LinearScaling, Llama3Scaling, Rope, Yarn
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,39 +25,54 @@ class Published:
             if self.data.get(name, value) != value:
                 raise UnsupportedCheckpoint(f"{name} is {self.data[name]!r}; only {value!r} is implemented")
 
-    def rope(self) -> Rope:
+    def rope(self, *, interleaved: bool) -> Rope:
         rope = dict(self.data.get("rope_parameters") or self.data.get("rope_scaling") or {})
         theta = rope.get("rope_theta", self.data.get("rope_theta"))
         if theta is None:
             raise UnsupportedCheckpoint("config.json lacks rope_theta")
-        return Rope(theta, _read_scaling(rope))
+        return Rope(theta, _read_scaling(rope), interleaved)
 
 
 def write_rope(rope: Rope) -> dict[str, Any]:
-    """Return the published settings of the rotary embedding."""
-    scaling = None
-    if rope.scaling is not None:
-        scaling = {"type": "yarn", **{f.name: getattr(rope.scaling, f.name) for f in fields(rope.scaling)}}
+    """Return the published settings of the rotary embedding, but for the order of its pairs."""
+    if rope.scaling is None:
+        return {"rope_theta": rope.theta, "rope_scaling": None}
+    scaling = {"type": _KINDS[type(rope.scaling)]}
+    for setting in fields(rope.scaling):
+        value = getattr(rope.scaling, setting.name)
+        if setting.name not in _RARE or value != setting.default:
+            scaling[setting.name] = value
     return {"rope_theta": rope.theta, "rope_scaling": scaling}
 
 
-def _read_scaling(rope: Mapping[str, Any]) -> Yarn | None:
+_KINDS = {Yarn: "yarn", Llama3Scaling: "llama3", LinearScaling: "linear"}
+_RARE = ("attention_factor", "truncate")
+"""Settings that few readers know. They are written only where they differ from the default."""
+
+
+def _read_scaling(rope: Mapping[str, Any]) -> Yarn | Llama3Scaling | LinearScaling | None:
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":
         return None
-    if kind != "yarn":
-        raise UnsupportedCheckpoint(f"rope scaling {kind!r} is not implemented; expected 'yarn' or none")
-    for name in ("attention_factor", "truncate"):
-        if rope.get(name, True) not in (None, True):
-            raise UnsupportedCheckpoint(f"rope scaling with {name} = {rope[name]!r} is not implemented")
+    if kind not in _KINDS.values():
+        raise UnsupportedCheckpoint(f"rope scaling {kind!r} is not implemented; known are {', '.join(_KINDS.values())}")
     try:
+        factor = float(rope["factor"])
+        if kind == "linear":
+            return LinearScaling(factor)
+        original = int(rope["original_max_position_embeddings"])
+        if kind == "llama3":
+            return Llama3Scaling(factor, original, float(rope["low_freq_factor"]), float(rope["high_freq_factor"]))
+        attention_factor = rope.get("attention_factor")
         return Yarn(
-            factor=float(rope["factor"]),
-            original_max_position_embeddings=int(rope["original_max_position_embeddings"]),
+            factor=factor,
+            original_max_position_embeddings=original,
             beta_fast=float(rope.get("beta_fast") or 32),
             beta_slow=float(rope.get("beta_slow") or 1),
             mscale=float(rope.get("mscale") or 0),
             mscale_all_dim=float(rope.get("mscale_all_dim") or 0),
+            attention_factor=None if attention_factor is None else float(attention_factor),
+            truncate=rope.get("truncate") in (None, True),
         )
     except KeyError as missing:
         raise UnsupportedCheckpoint(f"rope scaling lacks {missing}") from missing

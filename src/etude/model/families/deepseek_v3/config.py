@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from etude.model.config import LatentShape, MixtureShape, ModelConfig, Yarn
+from etude.model.config import LatentShape, MixtureShape, ModelConfig
 from etude.model.errors import UnsupportedCheckpoint
 from etude.model.families.published import Published, write_rope
+from etude.model.rope import Yarn
 
 if TYPE_CHECKING:  # the network itself must run with torch alone, as `make gpu` needs
     from etude.recipe.model import ModelRecipe
@@ -17,8 +18,6 @@ _FIXED: dict[str, Any] = {
     "attention_dropout": 0.0,
     "hidden_act": "silu",
     "moe_layer_freq": 1,
-    "norm_topk_prob": True,
-    "rope_interleave": True,
     "scoring_func": "sigmoid",
     "topk_method": "noaux_tc",
 }
@@ -73,9 +72,10 @@ def read(published: Published) -> ModelConfig:
             shared_width=(data.get("n_shared_experts") or 0) * data["moe_intermediate_size"],
             groups=data["n_group"],
             kept_groups=data["topk_group"],
+            normalise=data.get("norm_topk_prob", True),
             scale=data["routed_scaling_factor"],
         ),
-        rope=published.rope(),
+        rope=published.rope(interleaved=data.get("rope_interleave", True)),
         max_position_embeddings=data["max_position_embeddings"],
         rms_norm_eps=data["rms_norm_eps"],
         tie_word_embeddings=data.get("tie_word_embeddings", False),
@@ -113,6 +113,8 @@ def write(config: ModelConfig) -> dict[str, Any]:
         "num_nextn_predict_layers": config.num_nextn_predict_layers,
         "initializer_range": config.initializer_range,
         **_FIXED,
+        "norm_topk_prob": mixture.normalise,
+        "rope_interleave": config.rope.interleaved,
         "num_key_value_heads": attention.heads,
         "rope_scaling": rope["rope_scaling"],
         "bos_token_id": None,
