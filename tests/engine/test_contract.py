@@ -13,6 +13,11 @@ def settings(speculate):
     return {"slots": SLOTS, "context": 96, "cache_slots": 8, "speculate": speculate}
 
 
+@pytest.fixture(scope="module")
+def first_version(tmp_path_factory):
+    return Versions(tmp_path_factory.mktemp("first"))
+
+
 def case_of(versions, make):
     return Case(make, versions.reference, versions.publish, versions.publish_damaged, SLOTS)
 
@@ -20,8 +25,8 @@ def case_of(versions, make):
 @pytest.mark.parametrize("speculate", ["never", "always"], scope="class")
 class TestBuiltin(EngineContract):
     @pytest.fixture
-    def case(self, tmp_path, speculate):
-        versions = Versions(tmp_path)
+    def case(self, first_version, tmp_path, speculate):
+        versions = first_version.copy(tmp_path / "copy")
 
         async def make():
             return EngineService(versions.folder, settings(speculate), "float32", 1, str(versions.location))
@@ -31,8 +36,8 @@ class TestBuiltin(EngineContract):
 
 class TestOverTheCluster(EngineContract):
     @pytest.fixture
-    def case(self, tmp_path):
-        versions = Versions(tmp_path)
+    def case(self, first_version, tmp_path):
+        versions = first_version.copy(tmp_path / "copy")
         arguments = (str(versions.folder), settings("always"), "float32", 1, str(versions.location))
 
         async def make():

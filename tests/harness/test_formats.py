@@ -103,7 +103,7 @@ turns = st.lists(st.tuples(ids, st.text(max_size=9), st.booleans()), min_size=1,
 
 
 @every_format
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(turns=turns)
 def test_each_prompt_extends_the_last_one_exactly(name, turns):
     form = FORMS[name]

@@ -85,7 +85,7 @@ class World:
         self.happen(Trained(step))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(plan=plans, data=st.data())
 def test_any_order_trains_each_prompt_once_and_never_too_late(plan: Plan, data: st.DataObject) -> None:
     world = World(plan)

@@ -18,7 +18,7 @@ leaves = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(al
 trees = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.dictionaries(st.text(max_size=5), trees, max_size=4))
 def test_what_is_saved_is_loaded(tmp_path_factory, state):
     state = {**state, "tensor": torch.tensor([1, 2], dtype=torch.int16)}

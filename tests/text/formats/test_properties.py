@@ -39,7 +39,7 @@ json_values = st.recursive(
 
 
 @every_form
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(thinking=texts, text=texts, calls=st.lists(texts, max_size=3))
 def test_a_rendered_turn_parses_back(name: str, thinking: str, text: str, calls: list[str]) -> None:
     for form in (BY_LETTERS[name], BY_PAIRS[name]):
@@ -52,7 +52,7 @@ def test_a_rendered_turn_parses_back(name: str, thinking: str, text: str, calls:
 
 
 @every_form
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(sampled=any_ids)
 def test_any_sampled_ids_parse_and_every_token_is_counted(name: str, sampled: list[int]) -> None:
     form = BY_LETTERS[name]
@@ -71,7 +71,7 @@ def test_any_sampled_ids_parse_and_every_token_is_counted(name: str, sampled: li
 
 
 @every_form
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(raw=texts)
 def test_any_call_parses_or_gives_one_short_line(name: str, raw: str) -> None:
     said_of(BY_LETTERS[name], raw)
@@ -102,7 +102,7 @@ def said_of(form: Format, raw: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in BY_LETTERS if name != "qwen3-coder"])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(arguments=st.dictionaries(texts, json_values, max_size=3), number=st.integers(0, 999))
 def test_a_written_call_parses_back(name: str, arguments: dict[str, object], number: int) -> None:
     form = BY_LETTERS[name]
@@ -127,7 +127,7 @@ def test_a_call_in_tags_parses_back_or_is_refused(path: str, first: int | None) 
 
 
 @every_form
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(said=st.lists(texts, min_size=4, max_size=4))
 def test_no_text_becomes_a_special_token(name: str, said: list[str]) -> None:
     for tokenizer, form in ((LETTERS, BY_LETTERS[name]), (MERGED, BY_PAIRS[name])):
