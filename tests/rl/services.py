@@ -40,6 +40,18 @@ class Trainer:
         return {"step": step}
 
 
+class SlowTrainer(Trainer):
+    async def train(self, step: int, groups: list[Any]) -> dict[str, Any]:  # type: ignore[override]
+        await asyncio.sleep(0.15)
+        return super().train(step, groups)
+
+
+class HangingTrainer(Trainer):
+    async def status(self) -> dict[str, Any]:  # type: ignore[override]
+        await asyncio.sleep(60)
+        return super().status()
+
+
 class Engine:
     def __init__(self) -> None:
         self._version = 0

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from tests.rl.make import tiny_recipe
 
-from etude.cluster import Supervised, open_cluster
+from etude.cluster import DeadlineExceeded, Supervised, open_cluster
 from etude.engine.remote import RemoteEngine
 from etude.journal import Journal, RunPaths, read_journal
+from etude.recipe.compute import ClusterRecipe
 from etude.rl import Crew, RlRun
 from etude.rl.run import Evaluate
 
@@ -34,10 +35,13 @@ async def _drive(
     *,
     evaluate_every: int = 0,
     evaluate: Evaluate = _no_evaluation,
+    trainer: str = "Trainer",
+    limits: ClusterRecipe | None = None,
 ) -> bool:
     """One life of the driver; True when the run is complete. Kills the victims one after another, then maybe itself."""
     rl = {"mode": mode, "steps": STEPS, "prompts_per_step": PER_STEP, "group": GROUP, "workers": 2}
     recipe = tiny_recipe(**rl, evaluate_every=evaluate_every)
+    recipe = recipe.model_copy(update={"cluster": limits or ClusterRecipe()})
     chance = random.Random(seed * 100 + life)
     paths = RunPaths(root)
     cluster = await open_cluster("inline", run_folder=root)
@@ -49,8 +53,8 @@ async def _drive(
 
     engine = await start("engine", "Engine")
     workers = [await start(f"worker-{n}", "Worker", seed * 10 + life + n) for n in range(2)]
-    trainer, evaluator = await start("trainer", "Trainer", str(root)), await start("evaluator", "Worker", 0)
-    crew = Crew(trainer, engine, workers, evaluator, RemoteEngine(engine.remote, deadline=30.0, lockstep=False))
+    training, evaluator = await start("trainer", trainer, str(root)), await start("evaluator", "Worker", 0)
+    crew = Crew(training, engine, workers, evaluator, RemoteEngine(engine.remote, recipe.cluster))
     run = RlRun(
         recipe,
         paths,
@@ -143,3 +147,18 @@ def test_a_curve_of_evaluations_begins_before_the_first_step_and_ends_after_the_
     assert asyncio.run(asyncio.wait_for(live(), 60))
     assert sorted(finished) == [0, 2, 4, 5]
     check(root)
+
+
+LIMITS = ClusterRecipe(call_seconds=0.1)
+
+
+def test_a_train_step_may_take_longer_than_a_short_call(tmp_path) -> None:
+    (tmp_path / "run").mkdir()
+    assert asyncio.run(_drive(tmp_path / "run", "async", 1, 0, [], trainer="SlowTrainer", limits=LIMITS))
+    check(tmp_path / "run")
+
+
+def test_a_status_that_hangs_is_noticed_after_the_deadline_of_a_short_call(tmp_path) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(DeadlineExceeded, match=r"trainer\.status did not answer within 0\.1 s"):
+        asyncio.run(_drive(tmp_path / "run", "async", 1, 0, [], trainer="HangingTrainer", limits=LIMITS))

@@ -56,6 +56,7 @@ class RlRun:
         """`prompts` are the ids of the train tasks in the order of use; each is used once."""
         self.recipe, self.rl, self.paths, self.crew, self.journal = recipe, recipe.rl, paths, crew, journal
         self.prompts, self.update, self.evaluate = prompts, update, evaluate
+        self.limits = recipe.cluster
         self.sync = self.rl.mode == "sync"
         plan = Plan(
             steps=self.rl.steps,
@@ -97,7 +98,8 @@ class RlRun:
             await self._resume()
             while not self.machine.done:
                 self._carry_out()
-                async with self.journal.waiting(on=self._awaited(), deadline=self.recipe.harness.wall_seconds * 4):
+                on, deadline = self._awaited()
+                async with self.journal.waiting(on=on, deadline=deadline):
                     await self._changed.wait()
                 self._changed.clear()
                 if self._failure is not None:
@@ -113,7 +115,7 @@ class RlRun:
 
     async def _resume(self) -> None:
         """Reconcile the log with the trainer's checkpoint, since either may be one write ahead of the other."""
-        status = await self.crew.trainer.call("status", deadline=self._deadline)
+        status = await self.crew.trainer.call("status", deadline=self.limits.call_seconds)
         if status["step"] < self.machine.trained:
             raise ProtocolViolation(
                 f"the newest whole checkpoint of RL is of step {status['step']}, {self.machine.trained} were trained: "
@@ -228,10 +230,10 @@ class RlRun:
     async def _train(self, action: TrainStarted) -> None:
         groups = [self._group(index) for index in action.groups]
         begun = time.monotonic()
-        async with self.journal.waiting(on="trainer", deadline=self._deadline):
-            metrics = await self.crew.trainer.call("train", action.step, groups, deadline=self._deadline)
-        async with self.journal.waiting(on="engine", deadline=self._deadline):
-            await self._swap(action.step + 1)
+        seconds = self.limits.train_seconds
+        async with self.journal.waiting(on="trainer", deadline=seconds):
+            metrics = await self.crew.trainer.call("train", action.step, groups, deadline=seconds)
+        await self._swap(action.step + 1)
         row = {"step": action.step + 1, "total": self.rl.steps, "seconds": time.monotonic() - begun, **metrics}
         self.update(row | {"engine": asdict(await self.crew.rollouts.stats())})
         await self._evaluate_if_due(action.step + 1)
@@ -244,12 +246,16 @@ class RlRun:
     async def _swap(self, version: int) -> None:
         """Switch the engine to a weight version. If the engine refuses the version as damaged, let the trainer publish
         it again, then try once more."""
+        seconds = self.limits.weights_seconds
         try:
-            await self.crew.rollouts.update(version)
+            async with self.journal.waiting(on="engine", deadline=seconds):
+                await self.crew.rollouts.update(version)
         except UpdateRefused as error:
             self.journal.event("version_refused", version=version, reason=str(error))
-            await self.crew.trainer.call("republish", deadline=self._deadline)
-            await self.crew.rollouts.update(version)
+            async with self.journal.waiting(on="trainer", deadline=seconds):
+                await self.crew.trainer.call("republish", deadline=seconds)
+            async with self.journal.waiting(on="engine", deadline=seconds):
+                await self.crew.rollouts.update(version)
 
     async def _evaluate_if_due(self, step: int) -> None:
         """Start the evaluation due after `step` steps (0 is before the first update), if there is one.
@@ -288,12 +294,12 @@ class RlRun:
         self.log.append(event)
         self.machine.apply(event)
 
-    def _awaited(self) -> str:
-        return "trainer" if self.machine.training is not None and not self.machine.in_flight else "rollouts"
-
-    @property
-    def _deadline(self) -> float:
-        return self.recipe.cluster.call_seconds
+    def _awaited(self) -> tuple[str, float]:
+        """Return what the run waits for now, and its deadline."""
+        seconds = self.recipe.harness.wall_seconds * 4
+        if self.machine.training is None or self.machine.in_flight:
+            return "rollouts", seconds
+        return "trainer", max(seconds, self.limits.train_seconds + self.limits.weights_seconds)
 
     def _spawn(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
         task = asyncio.create_task(work)
