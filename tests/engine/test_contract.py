@@ -5,6 +5,7 @@ from tests.engine.tiny import Versions
 from etude.cluster import open_cluster
 from etude.engine.builtin.service import EngineService
 from etude.engine.remote import RemoteEngine
+from etude.recipe.compute import ClusterRecipe
 
 SLOTS = 6
 
@@ -43,6 +44,6 @@ class TestOverTheCluster(EngineContract):
         async def make():
             cluster = await open_cluster("inline", run_folder=tmp_path, cpus=1)
             remote = await cluster.start("engine", "etude.engine.builtin.service:EngineService", *arguments)
-            return RemoteEngine(remote, deadline=30)
+            return RemoteEngine(remote, ClusterRecipe())
 
         return case_of(versions, make)
