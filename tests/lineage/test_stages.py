@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.lineage.contexts import open_context
 
-from etude.lineage.stages import STAGES
+from etude.lineage.stages import stages_of
 from etude.recipe import Recipe
 
 RECIPE = Recipe.model_validate(
@@ -39,7 +39,7 @@ class SlowStage:
 def test_training_may_be_silent_for_longer_than_a_short_call(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr("etude.pretrain.service.StageService", SlowStage)
     context = open_context(tmp_path / "run", RECIPE)
-    pretrain = next(stage for stage in STAGES if stage.name == "pretrain")
+    pretrain = next(stage for stage in stages_of(RECIPE) if stage.name == "pretrain")
 
     async def live() -> dict[str, Any]:
         try:
