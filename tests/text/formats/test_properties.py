@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -47,6 +48,8 @@ json_values = st.recursive(
 def test_a_rendered_turn_parses_back(name: str, thinking: str, text: str, calls: list[str]) -> None:
     if name == "chatml":  # whose tags are text, so that a text which spells one is a call
         text, *calls = (CALL_TAG.sub("", said) for said in (text, *calls))
+    if name == "llama3":  # whose calls have no marks
+        calls = [json.dumps({"name": said}) for said in calls]
     for form in (BY_LETTERS[name], BY_PAIRS[name]):
         ids = form.render_turn(thinking, text, calls)
         turn = form.parse(ids)
@@ -187,6 +190,9 @@ def test_no_text_becomes_a_special_token(name: str, said: list[str]) -> None:
         ("kimi-k2", "functions.read:0<|tool_call_argument_begin|>{", "read: arguments are not JSON"),
         ("deepseek-v3", 'function<｜tool▁sep｜>read\n{"path": "a"}', "the call is not a name and its arguments in a"),
         ("deepseek-v3", "function<｜tool▁sep｜>read\n```json\n{]\n```", "read: arguments are not JSON"),
+        ("llama3", '{"name": "read", "parameters": {}', "the call is not JSON"),
+        ("llama3", '{"name": "read", "parameters": ""}', "read: parameters must be a JSON object"),
+        ("llama3", '{"parameters": {}}', "the call has no name"),
         ("glm4.5", "read\n<arg_key>path</arg_key>\n", "read: arguments are not <arg_key>name</arg_key>"),
         ("glm4.5", "read" + "<arg_key>a</arg_key><arg_value></arg_value>" * 2, "read: an argument is given twice"),
         ("deepseek-v3.1", 'read{"path": "a"}', "the call is not a name and its arguments"),
