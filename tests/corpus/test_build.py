@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import zstandard
+from tests.text.formats.tiny import merged
 
 from etude.corpus import CorpusError, gather, mixture, open_corpus, write_corpus
 from etude.corpus.build import is_held_out
@@ -44,7 +45,10 @@ def sources(tmp_path_factory):
     return recipe, documents
 
 
-def test_the_whole_way(sources, tmp_path):
+@pytest.mark.parametrize(
+    "make", [lambda texts: Tokenizer.train(texts, 600), lambda _: merged()], ids=["own", "published"]
+)
+def test_the_whole_way(sources, tmp_path, make):
     recipe, documents = sources
     gathered = gather(recipe, documents)
     book = {entry.origin: entry for entry in gathered.provenance}
@@ -55,13 +59,13 @@ def test_the_whole_way(sources, tmp_path):
     assert len(gathered.valid) == sum(entry.held_out for entry in gathered.provenance) > 0
     assert {d.text for d in gathered.train}.isdisjoint({d.text for d in gathered.valid})
 
-    tokenizer = Tokenizer.train(gathered.texts(), 600)
+    tokenizer = make(gathered.texts())
     manifest = write_corpus(tmp_path, gathered, tokenizer, recipe)
     assert {entry["origin"] for entry in manifest["provenance"]["sources"]} == {"code", "micro 1"}
     corpus = open_corpus(tmp_path)
     first = corpus.train.document(0).tolist()
-    assert (first[0], first[-1]) == (tokenizer.special.bos, tokenizer.special.end)
-    assert tokenizer.decode(first[1:-1]) == gathered.train[0].text
+    assert first == next(tokenizer.documents([gathered.train[0].text]))
+    assert tokenizer.text(first) == gathered.train[0].text
     batch = mixture(corpus.train, stdlib_share=0.25, length=64, seed=1).batch(0, 8)
     assert batch.tokens.shape == (8, 64)
     assert int(batch.tokens.max()) < tokenizer.vocab_size

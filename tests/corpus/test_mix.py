@@ -1,5 +1,6 @@
 """Batches are pure functions of (seed, step); shares are exact; epochs are complete."""
 
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.corpus import CorpusError, Mixture, RowStream
+from etude.corpus import CorpusError, Mixture, RowStream, mix
+from etude.corpus.pack import RowPlan, plan_rows
 
 LENGTHS = np.array([5, 9, 30, 12, 7, 18, 4, 25])
 
@@ -49,6 +51,26 @@ def test_an_epoch_has_every_pair_once():
         seen.update(row.targets[row.weights > 0].tolist())
     expected = [100 * index + place for index, size in enumerate(LENGTHS) for place in range(1, size)]
     assert seen == Counter(expected)
+
+
+def test_a_stream_keeps_the_plans_of_two_epochs_and_makes_older_ones_again(monkeypatch):
+    made = weakref.WeakSet()
+
+    class Noted(RowPlan):
+        """A plan without slots, which a weak reference can point to."""
+
+        __hash__ = object.__hash__
+
+    def plan_rows_and_note(*arguments, **options):
+        plan = plan_rows(*arguments, **options)
+        made.add(noted := Noted(plan.length, plan.pieces, plan.firsts))
+        return noted
+
+    monkeypatch.setattr(mix, "plan_rows", plan_rows_and_note)
+    one = stream()
+    rows = [one.row(number) for number in range(one.epoch_rows() * 10)]
+    assert len(made) == 2
+    assert all(same(row, one.row(number)) for number, row in enumerate(rows))
 
 
 @pytest.mark.parametrize("shares", [(0.25, 0.75), (0.1, 0.2, 0.7), (1, 1, 1), (0.5, 0.25, 0.125, 0.125)])

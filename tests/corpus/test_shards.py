@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,7 +13,12 @@ from hypothesis import strategies as st
 from etude.corpus import CorpusError, open_corpus, write_shards
 from etude.corpus.shards import MANIFEST, Tokens
 
-DOCUMENTS = [Tokens([1, 2, 3], "code", "stdlib"), Tokens([4, 5], "lookup", "generated"), Tokens([6] * 9, "code", "x")]
+
+def tokens(ids, kind="code", source="s"):
+    return Tokens(np.array(ids, dtype=np.uint32), kind, source)
+
+
+DOCUMENTS = [tokens([1, 2, 3], source="stdlib"), tokens([4, 5], "lookup", "generated"), tokens([6] * 9, source="x")]
 
 
 def write(folder, train=DOCUMENTS, valid=DOCUMENTS[:1], vocab_size=512, shard_tokens=4):
@@ -28,7 +34,7 @@ def write(folder, train=DOCUMENTS, valid=DOCUMENTS[:1], vocab_size=512, shard_to
 def test_documents_come_back_as_they_were(tmp_path_factory, ids, shard_tokens, wide):
     folder = tmp_path_factory.mktemp("shards")
     ids = ids if wide else [[token % 500 for token in document] for document in ids]
-    train = [Tokens(document, f"kind{index % 3}", "s") for index, document in enumerate(ids)]
+    train = [tokens(document, f"kind{index % 3}") for index, document in enumerate(ids)]
     write(folder, train=train, vocab_size=70_000 if wide else 500, shard_tokens=shard_tokens)
     shards = open_corpus(folder).train
     assert [shards.document(index).tolist() for index in range(len(shards))] == ids
@@ -49,6 +55,27 @@ def test_kinds_sources_and_totals(tmp_path):
 
 def test_the_same_documents_make_the_same_bytes(tmp_path):
     assert write(tmp_path / "one") == write(tmp_path / "two")
+
+
+def test_a_shard_is_gathered_and_checked_in_a_few_bytes_a_token(tmp_path):
+    ids = np.random.default_rng(0).integers(0, 70_000, size=(200, 1_000), dtype=np.uint32)
+    tracemalloc.start()
+    try:
+        write(tmp_path, train=(tokens(document) for document in ids), vocab_size=70_000, shard_tokens=10**6)
+        _, writing = tracemalloc.get_traced_memory()
+        tracemalloc.clear_traces()
+        tracemalloc.reset_peak()
+        open_corpus(tmp_path)
+        _, opening = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert writing < 18 * ids.size  # the documents, the shard and the bytes of its file, 4 bytes a token each
+    assert opening < 4 * ids.size
+
+
+def test_a_token_outside_the_vocabulary_is_refused(tmp_path):
+    with pytest.raises(CorpusError, match="has token 512, but the tokenizer's vocabulary ends at 511"):
+        write(tmp_path, train=[tokens([511]), tokens([512])])
 
 
 def test_a_rewrite_that_does_not_end_leaves_no_corpus(tmp_path):
@@ -99,7 +126,7 @@ def test_a_full_disk_is_one_clear_error(tmp_path):
     if mounted.returncode:
         pytest.skip("this machine does not allow mounting a tmpfs")
     try:
-        big = [Tokens(np.arange(60_000).tolist(), "code", "s")]
+        big = [tokens(range(60_000))]
         with pytest.raises(CorpusError, match="the disk is full") as caught:
             write(small / "corpus", train=big, vocab_size=65_000)
         assert "\n" not in str(caught.value)

@@ -32,7 +32,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_recipe_can_name_every_format_and_no_other() -> None:
-    assert set(get_args(HarnessRecipe.model_fields["format"].annotation)) == {"compact", *FORMATS}
+    assert set(get_args(HarnessRecipe.model_fields["format"].annotation)) == {"compact", "auto", *FORMATS}
     with pytest.raises(ValidationError, match=r"harness\.format|format"):
         HarnessRecipe.model_validate({"format": "qwen4"})
 
@@ -71,16 +71,16 @@ def test_a_line_that_trains_its_own_tokenizer_refuses_a_published_format() -> No
 
     with pytest.raises(LineageError, match=r"harness\.format = 'kimi-k2': a run trains its own tokenizer"):
         require_own_format(Context())  # type: ignore[arg-type]
-    Context.recipe = Recipe.model_validate({"name": "x"})
-    require_own_format(Context())  # type: ignore[arg-type]
+    for own in ("compact", "auto"):
+        Context.recipe = Recipe.model_validate({"name": "x", "harness": {"format": own}})
+        require_own_format(Context())  # type: ignore[arg-type]
 
 
 def test_every_token_policy_gets_its_format_in_one_place() -> None:
     made = re.compile(r"\b(?:CompactFormat|Tokenizer\.load|FORMATS\[|PretrainedTokenizer\.load)\b")
     users = {str(path.relative_to(SOURCES)) for path in SOURCES.rglob("*.py") if made.search(path.read_text())}
     outside = {path for path in users if not path.startswith("text/")}
-    # The overlap between tasks and corpus reads a tokenizer to undo shards, and speaks no format.
-    assert outside == {"harness/from_recipe.py", "tasks/overlap/reading.py"}
+    assert outside == {"harness/from_recipe.py"}
 
 
 def test_fields_that_came_later_change_no_digest_at_their_defaults() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.lineage.contexts import open_context
 
@@ -26,7 +27,10 @@ def recipe_with(**sections: dict[str, object]) -> Recipe:
 
 def context_with(root: Path, recipe: Recipe, lengths: dict[str, list[int]]) -> RunContext:
     """A run that has a corpus whose documents are this long."""
-    splits = {name: [Tokens([1] * length, "code", "folder") for length in split] for name, split in lengths.items()}
+    splits = {
+        name: [Tokens(np.ones(length, dtype=np.uint32), "code", "folder") for length in split]
+        for name, split in lengths.items()
+    }
     write_shards(RunPaths(root).corpus, splits, vocab_size=400, shard_tokens=10_000, provenance={})
     return open_context(root, recipe)
 

@@ -18,7 +18,7 @@ def case(finished):
     model = load_hf(run / "stages" / "mtp" / "model")
     documents = [np.random.default_rng(n).integers(0, 400, size=size) for n, size in enumerate((20, 9, 30, 12))]
     plan = plan_rows(np.array([len(d) for d in documents]), np.arange(4), 40)
-    batch = Batch.of([fill_row(pieces, 40, documents.__getitem__) for pieces in plan.rows])
+    batch = Batch.of([fill_row(plan.row(n), 40, documents.__getitem__) for n in range(len(plan))])
     return model, batch, Rows.of(batch, "cpu")
 
 

@@ -7,10 +7,12 @@ import random
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.text.formats.tiny import merged_file
 
 from etude.cli.tasks.overlap import overlap_command
 from etude.tasks import Split, Task, make_tasks, open_source
@@ -149,14 +151,19 @@ def test_splits_of_a_task_set_are_told_apart(train_tasks: list[Task], tasks_fold
     assert Leak("task", train_tasks[0].id, train_tasks[0].id, 1, train_tasks[0].id) in find_leaks(train, train)
 
 
-def test_shards_are_read_back_as_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize("published", [False, True])
+def test_shards_are_read_back_as_text(tmp_path: Path, published: bool) -> None:
     from etude.corpus import write_shards
     from etude.corpus.shards import Tokens
-    from etude.text import Tokenizer
+    from etude.text import Tokenizer, open_tokenizer
 
-    tokenizer = Tokenizer.train([PYTHON, PROSE], 400)
-    tokenizer.save(tmp_path / "tokenizer.json")
-    documents = [Tokens(tokenizer.encode(text), "code", "folder") for text in ("x = 1\n", PYTHON)]
+    if published:
+        (tmp_path / "tokenizer.json").write_text(json.dumps(merged_file()))
+    else:
+        Tokenizer.train([PYTHON, PROSE], 400).save(tmp_path / "tokenizer.json")
+    tokenizer = open_tokenizer(tmp_path)
+    encoded = tokenizer.documents(["x = 1\n", PYTHON])
+    documents = [Tokens(np.array(ids, dtype=np.uint32), "code", "folder") for ids in encoded]
     write_shards(
         tmp_path / "corpus",
         {"train": documents, "valid": []},

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from etude.corpus.collect import Document, python_paths, read_folder, read_generated, read_stdlib, stdlib
 from etude.corpus.dedup import near_duplicates, same_text
 from etude.corpus.errors import CorpusError
 from etude.corpus.shards import Tokens, write_shards
 from etude.recipe.corpus import CorpusRecipe
-from etude.text import Tokenizer
+from etude.text import TextTokenizer
 
 
 @dataclass(slots=True)
@@ -74,7 +76,7 @@ def is_held_out(text: str, share: float) -> bool:
     return point / 2**64 < share
 
 
-def write_corpus(folder: Path, gathered: Gathered, tokenizer: Tokenizer, recipe: CorpusRecipe) -> dict[str, Any]:
+def write_corpus(folder: Path, gathered: Gathered, tokenizer: TextTokenizer, recipe: CorpusRecipe) -> dict[str, Any]:
     """Write the tokenised documents as shards. Return the manifest, which names every source and its version."""
     kinds = Counter(document.kind for document in gathered.train)
     return write_shards(
@@ -117,7 +119,7 @@ def _keep(
     return [document for document, dropped in zip(documents, flags, strict=True) if not dropped]
 
 
-def _encode(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[Tokens]:
-    bos, end = tokenizer.special.bos, tokenizer.special.end
-    for document in documents:
-        yield Tokens([bos, *tokenizer.encode(document.text), end], document.kind, document.source)
+def _encode(documents: list[Document], tokenizer: TextTokenizer) -> Iterator[Tokens]:
+    encoded = tokenizer.documents(document.text for document in documents)
+    for document, ids in zip(documents, encoded, strict=True):
+        yield Tokens(np.array(ids, dtype=np.uint32), document.kind, document.source)

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,24 +49,25 @@ class RowStream:
             raise CorpusError(f"row stream {name!r} has no documents: the corpus lacks them")
         self._lengths, self._tokens_of, self._weights_of = lengths, tokens_of, weights_of
         self._seed, self._overlap = seed, overlap
-        self._plans: list[RowPlan] = []
+        # Only two plans are kept, for steps at the turn of an epoch; an older one is made again.
+        self._plan = lru_cache(maxsize=2)(self._plan_epoch)
         self._ends: list[int] = []
+        """Number of rows up to the end of each epoch that was reached."""
 
     def row(self, number: int) -> Row:
         """Return packed row `number`, counted from 0 across all epochs."""
         while not self._ends or number >= self._ends[-1]:
-            self._plans.append(self._plan(len(self._plans)))
-            self._ends.append((self._ends[-1] if self._ends else 0) + len(self._plans[-1]))
+            self._ends.append((self._ends[-1] if self._ends else 0) + len(self._plan(len(self._ends))))
         epoch = int(np.searchsorted(self._ends, number, side="right"))
         first = self._ends[epoch - 1] if epoch else 0
-        return fill_row(self._plans[epoch].rows[number - first], self.length, self._tokens_of, self._weights_of)
+        return fill_row(self._plan(epoch).row(number - first), self.length, self._tokens_of, self._weights_of)
 
     def epoch_rows(self) -> int:
         """Number of rows in the first epoch."""
         self.row(0)
         return self._ends[0]
 
-    def _plan(self, epoch: int) -> RowPlan:
+    def _plan_epoch(self, epoch: int) -> RowPlan:
         digest = hashlib.sha256(f"rows/{self._seed}/{self.name}/{epoch}".encode()).digest()
         order = np.random.default_rng(int.from_bytes(digest[:8], "big")).permutation(self._documents)
         return plan_rows(self._lengths, order, self.length, overlap=self._overlap)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _OPEN_ROWS = 64
+_BLOCK = 1 << 16
 PADDING = -1
 """Document id of padding positions; the network treats all negative ids as padding."""
 
@@ -35,11 +36,19 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
+    """The pieces of every row, in arrays: 16 bytes a piece, where a list of tuples takes hundreds."""
+
     length: int
-    rows: list[list[Piece]]
+    pieces: NDArray[np.signedinteger]
+    """[pieces, 4]: the fields of Piece, row after row."""
+    firsts: NDArray[np.int64]
+    """[rows + 1]: index of each row's first piece, and the number of pieces."""
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.firsts) - 1
+
+    def row(self, number: int) -> list[Piece]:
+        return [Piece(*fields) for fields in self.pieces[self.firsts[number] : self.firsts[number + 1]].tolist()]
 
 
 class Row(NamedTuple):
@@ -63,24 +72,12 @@ def plan_rows(lengths: NDArray[np.int64], order: NDArray[np.int64], length: int,
     """Assign documents, in the given order, to rows. A document is cut into pieces of at most `length` pairs (see the
     module). Each piece goes to the fullest open row it fits into (best fit). At most _OPEN_ROWS rows are open. A pure
     function of its arguments."""
-    rows: list[list[Piece]] = []
-    room: list[tuple[int, int]] = []  # (free pairs, row), sorted: the smallest room that fits is found by bisection
-    for document in order.tolist():
-        for piece in _pieces(document, int(lengths[document]) - 1, length, overlap):
-            size = piece.stop - piece.start
-            place = bisect.bisect_left(room, (size, -1))
-            if place == len(room):
-                rows.append([piece])
-                free, row = length - size, len(rows) - 1
-            else:
-                free, row = room.pop(place)
-                rows[row].append(piece)
-                free -= size
-            if free > 1:
-                bisect.insort(room, (free, row))
-                if len(room) > _OPEN_ROWS:
-                    room.pop(0)
-    return RowPlan(length, rows)
+    if not 0 <= overlap < length:
+        raise ValueError(f"overlap must be from 0 to length - 1 = {length - 1}, found {overlap}")
+    pieces = _pieces(lengths, order, length, overlap)
+    row_of = _best_fit(pieces[:, 2] - pieces[:, 1], length)
+    firsts = np.concatenate([[0], np.cumsum(np.bincount(row_of))])
+    return RowPlan(length, pieces[np.argsort(row_of, kind="stable")], firsts)
 
 
 def fill_row(
@@ -115,13 +112,39 @@ def fill_row(
     return row
 
 
-def _pieces(document: int, pairs: int, length: int, overlap: int) -> list[Piece]:
-    if not 0 <= overlap < length:
-        raise ValueError(f"overlap must be from 0 to length - 1 = {length - 1}, found {overlap}")
-    pieces, trained = [], 0
-    while trained < pairs:
-        start = max(0, trained - overlap)
-        stop = min(pairs, start + length)
-        pieces.append(Piece(document, start, stop, trained))
-        trained = stop
+def _pieces(
+    lengths: NDArray[np.int64], order: NDArray[np.int64], length: int, overlap: int
+) -> NDArray[np.signedinteger]:
+    """Return the pieces of all documents, in order: piece n of a document begins n * (length - overlap) pairs into
+    it."""
+    step = length - overlap
+    pairs = np.maximum(lengths[order] - 1, 0)
+    counts = np.where(pairs > 0, 1 + np.maximum(-(-(pairs - length) // step), 0), 0)
+    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    highest = max(len(lengths), int(lengths.max(initial=0)))
+    pieces = np.empty((len(number), 4), dtype=np.int32 if highest < 2**31 else np.int64)
+    pieces[:, 0] = np.repeat(order, counts)
+    pieces[:, 1] = number * step
+    pieces[:, 2] = np.minimum(np.repeat(pairs, counts), pieces[:, 1] + length)
+    pieces[:, 3] = np.where(number > 0, pieces[:, 1] + overlap, 0)
     return pieces
+
+
+def _best_fit(sizes: NDArray[np.signedinteger], length: int) -> NDArray[np.int32]:
+    """Return the row of each piece, given the pieces' sizes."""
+    row_of = np.empty(len(sizes), dtype=np.int32)
+    room: list[tuple[int, int]] = []  # (free pairs, row), sorted: the smallest room that fits is found by bisection
+    rows = 0
+    for first in range(0, len(sizes), _BLOCK):
+        for place, size in enumerate(sizes[first : first + _BLOCK].tolist(), first):
+            fitting = bisect.bisect_left(room, (size, -1))
+            if fitting == len(room):
+                free, row, rows = length, rows, rows + 1
+            else:
+                free, row = room.pop(fitting)
+            row_of[place] = row
+            if free - size > 1:
+                bisect.insort(room, (free - size, row))
+                if len(room) > _OPEN_ROWS:
+                    room.pop(0)
+    return row_of

@@ -10,6 +10,7 @@ written again. Opening checks every digest once: a damaged shard is an error, ne
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from collections.abc import Iterable, Mapping
@@ -31,7 +32,7 @@ _DOCUMENT = np.dtype([("start", "<i8"), ("length", "<i8"), ("kind", "<i4"), ("so
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    ids: list[int]
+    ids: NDArray[np.uint32]
     kind: str
     source: str
 
@@ -147,7 +148,7 @@ def open_corpus(folder: Path) -> Corpus:
 
 def _map(path: Path, digest: str) -> NDArray[Any]:
     try:
-        found = _digest(path.read_bytes())
+        found = _digest_of_file(path)
     except OSError as error:
         raise CorpusError(f"corpus shard {path} cannot be read: {error.strerror}") from error
     if found != digest:
@@ -169,7 +170,10 @@ def _write_shard(
                 names[column].append(value)
             rows[column][index] = names[column].index(value)
     width = np.uint16 if vocab_size <= 2**16 else np.uint32
-    tokens = np.fromiter((token for document in documents for token in document.ids), dtype=width)
+    tokens = np.concatenate([np.zeros(0, dtype=np.uint32), *(document.ids for document in documents)])
+    if (highest := int(tokens.max(initial=0))) >= vocab_size:
+        raise CorpusError(f"a document has token {highest}, but the tokenizer's vocabulary ends at {vocab_size - 1}")
+    tokens = tokens.astype(width, copy=False)
     entry: dict[str, Any] = {"documents": len(documents), "tokens": len(tokens)}
     for part, array in (("tokens", tokens), ("documents", rows)):
         entry[f"{part}_digest"] = _digest(_write_file(folder / f"{name}.{part}.npy", _npy(array)))
@@ -184,6 +188,11 @@ def _npy(array: NDArray[Any]) -> bytes:
 
 def _digest(data: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(data)
+
+
+def _digest_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()  # in pieces
 
 
 def _write_file(path: Path, data: bytes) -> bytes:

@@ -5,6 +5,8 @@ A policy appends to the ids of a conversation and never renders a message twice.
     prompt 1 = opening(system, user)
     prompt n = prompt n-1 + sampled + closing(sampled) + (tool_outputs(...) or user_message(...))
 
+In some formats a turn ends with the token that begins the next message; `following` then leaves it out of the latter.
+
 Invariants of every format (tests/text/formats/test_properties.py):
 - No text produces a special token: `encode` of a TokenizerLike returns none, and only the format inserts them.
 - parse accepts any ids. It counts those of thinking, calls and message; the three counts add up to the number of ids up
@@ -16,7 +18,7 @@ Invariants of every format (tests/text/formats/test_properties.py):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -34,6 +36,22 @@ class TokenizerLike(Protocol):
 
     def special(self, name: str) -> int | None:
         """Return the id of a special token such as `<|im_end|>`; None if the vocabulary lacks it."""
+        ...
+
+
+class TextTokenizer(Protocol):
+    """What a corpus needs of a tokenizer, Étude's own or a published model's."""
+
+    vocab_size: int
+    """Number of ids; all ids are below it."""
+
+    def documents(self, texts: Iterable[str]) -> Iterator[list[int]]:
+        """Yield the ids of whole training documents, with the special tokens that begin and end one. No text produces
+        another special token. Raises TokenizerError if the vocabulary has no token that ends a document."""
+        ...
+
+    def text(self, document: Iterable[int]) -> str:
+        """Return the text of a document's ids, without its special tokens."""
         ...
 
 
@@ -70,6 +88,11 @@ class Format(Protocol):
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """Tokens that end an assistant turn."""
+        ...
+
+    @property
+    def heads(self) -> frozenset[int]:
+        """Stop ids that are also the first id of the next message; in most formats there are none."""
         ...
 
     @property
@@ -130,3 +153,9 @@ class Format(Protocol):
         that drops earlier thinking. The kept parts of a turn are the ids that were sampled, never text encoded again.
         """
         ...
+
+
+def following(form: Format, before: Sequence[int], message: list[int]) -> list[int]:
+    """Return the ids of a message after the ids `before`: without its first id, if a turn ended with that."""
+    sampled = len(before) > 0 and before[-1] in form.heads and before[-1] == message[0]
+    return message[1:] if sampled else message

@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -119,6 +119,14 @@ class Tokenizer:
             text += surface[token]
             right = rights[token]
         return text.decode("utf-8", errors="replace")
+
+    def documents(self, texts: Iterable[str]) -> Iterator[list[int]]:
+        """Yield the ids of whole training documents."""
+        return ([SPECIAL.bos, *self.encode(text), SPECIAL.end] for text in texts)
+
+    def text(self, document: Iterable[int]) -> str:
+        """Return the text of a document's ids, without its special tokens."""
+        return self.decode(token for token in document if token >= len(SPECIALS))
 
     def count(self, text: str) -> int:
         return len(self.encode(text))

@@ -16,6 +16,7 @@ from tests.text.formats.golden import (
     TOOLS,
     calls_of,
     conversation,
+    expected_text,
     malformed,
     read_expected,
 )
@@ -37,6 +38,23 @@ def test_our_conversation_is_what_the_template_makes_of_it(name: str, tokenizer:
     ids = conversation(FORMATS[name](tokenizer, TOOLS), tokenizer)
     assert tokenizer.decode(ids) == EXPECTED[name].replace("«", "").replace("»", "")
     assert ids == read_expected(EXPECTED[name], tokenizer, SPECIALS)
+
+
+@pytest.mark.parametrize("name", ["qwen2.5", "chatml"])
+def test_what_a_vocabulary_has_no_token_for_is_plain_text(name: str) -> None:
+    """The tags of outputs were no tokens when Qwen2.5 was made; other vocabularies have none for calls either."""
+    letters = Letters(FORMATS[name].NAMES)
+    form = FORMATS[name](letters, TOOLS)
+    ids = conversation(form, letters)
+    said = expected_text(name, letters).replace("«", "").replace("»", "")
+    assert letters.decode(ids) == said
+    assert letters.special("<tool_response>") is None
+    turn = form.parse(form.render_turn("", ANSWER, calls_of(form)))
+    assert [form.parse_call(call.raw, SCHEMAS) for call in turn.calls] == [
+        ("read", {"path": "calc.py", "first": 3}),
+        ("list", {}),
+    ]
+    assert turn.text == ANSWER
 
 
 @every_format

@@ -110,15 +110,15 @@ def _shards(folder: Path) -> Iterator[Item]:
     """Yield the documents in a corpus's token shards, decoded with the tokenizer.json that a run stores beside its
     corpus."""
     from etude.corpus import open_corpus
-    from etude.text import Tokenizer
+    from etude.text import open_tokenizer
 
     place = folder.parent / "tokenizer.json"
     if not place.is_file():
         raise OverlapError(f"{place}: expected the tokenizer of the shards in {folder.name}, there is no file")
-    tokenizer, corpus = Tokenizer.load(place), open_corpus(folder)
+    tokenizer, corpus = open_tokenizer(place), open_corpus(folder)
     for name, shards in (("train", corpus.train), ("valid", corpus.valid)):
         for index in range(len(shards.lengths)):
-            yield item_of_text(f"{folder.name}/{name}:{index}", tokenizer.decode(shards.document(index)))
+            yield item_of_text(f"{folder.name}/{name}:{index}", tokenizer.text(shards.document(index)))
 
 
 def _files(folder: Path) -> Iterator[Item]:

@@ -2,19 +2,27 @@
 
     [<think> thinking </think>] text [<section> <call> raw </call> <call> raw </call> </section>] <stop>
 
+Where a vocabulary has no tokens for the marks of a call, the marks are plain text.
+
 Invariants: `read` accepts any ids and counts each once, up to the end of the turn; read(write(turn)) equals the turn,
-down to the last newline. `write` adds the newlines that the template has around the parts, and `read` removes exactly
-these. Neither trims the text itself, although some templates do.
+down to the last newline, unless text or call spell a mark that is plain text. `write` adds the newlines that the
+template has around the parts, and `read` removes exactly these. Neither trims the text itself, although some templates
+do.
 """
 
 from __future__ import annotations
 
+import bisect
+import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from etude.text.format import ParsedCall, ParsedTurn
 from etude.text.formats.marks import Piece
+
+_OBJECT = re.compile(r'^\{\s*"name"\s*:', re.MULTILINE)
 
 Pair: TypeAlias = tuple[int, int]
 Decode: TypeAlias = Callable[[Iterable[int]], str]
@@ -22,17 +30,24 @@ Decode: TypeAlias = Callable[[Iterable[int]], str]
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
+    call: Pair | tuple[str, str]
+    """The marks of a call: two tokens, or two texts without letters beyond ASCII. If the texts are empty, a call is a
+    JSON object with a "name" that begins a line."""
     stop: tuple[int, ...]
-    """Tokens that end a turn. `write` uses the first."""
-    call: Pair
+    """Tokens that end a turn. `write` uses the first, unless the format has `heads`."""
+    heads: Pair | None = None
+    """Stop tokens that also begin the next message: the one after a turn without calls, and the one after calls."""
     section: Pair | None = None
     """Tokens around all calls of a turn, if the format has them."""
     separator: tuple[str, int] | None = None
     """Name and id of the token that separates the parts of a call, such as name and arguments, if the format has one.
     In a call's raw text it appears as its name."""
+    inside: Callable[[str], list[Piece]] | None = None
+    """Splits a call's raw text into pieces, for formats with several tokens inside a call."""
     think: Pair | None = None
     empty_think: bool = False
     """Whether thinking markers are written even without thinking."""
+    before_thinking: str = ""
     around_thinking: str = ""
     """Text between the thinking and each of its markers."""
     after_thinking: str = ""
@@ -45,6 +60,8 @@ class Grammar:
 class _Part:
     kind: Literal["message", "thinking", "call", "frame"]
     ids: list[int] = field(default_factory=list)
+    text: str = ""
+    """What the ids say, once they are decoded."""
     tokens: int = 0
     closed: bool = False
 
@@ -56,7 +73,13 @@ def write(grammar: Grammar, thinking: str, text: str, calls: Sequence[str]) -> l
         raise ValueError("this tokenizer has no tokens that mark thinking, so a turn cannot hold any")
     if grammar.think is not None and (thinking or grammar.empty_think):
         around = grammar.around_thinking
-        pieces += [grammar.think[0], around + thinking + around, grammar.think[1], grammar.after_thinking]
+        pieces += [
+            grammar.before_thinking,
+            grammar.think[0],
+            around + thinking + around,
+            grammar.think[1],
+            grammar.after_thinking,
+        ]
     pieces.append(text)
     if calls:
         pieces.append(grammar.before_first_call if text else "")
@@ -65,7 +88,7 @@ def write(grammar: Grammar, thinking: str, text: str, calls: Sequence[str]) -> l
             pieces += [grammar.between_calls] if place else []
             pieces += [grammar.call[0], *_inside(grammar, raw), grammar.call[1]]
         pieces += [grammar.section[1]] if grammar.section else []
-    return [*pieces, grammar.stop[0]]
+    return [*pieces, grammar.heads[bool(calls)] if grammar.heads else grammar.stop[0]]
 
 
 def read(grammar: Grammar, sampled: Iterable[int], decode: Decode) -> ParsedTurn:
@@ -73,11 +96,16 @@ def read(grammar: Grammar, sampled: Iterable[int], decode: Decode) -> ParsedTurn
     call is recognised anywhere. Inside a call, the only other tokens recognised are the ends of call, section and turn.
     Ids after the end of the turn are ignored."""
     parts, ended = _parts(grammar, sampled)
+    for part in parts:
+        part.text = decode(part.ids)
+    start, end = grammar.call
+    if isinstance(start, str) and isinstance(end, str):
+        parts = [piece for part in parts for piece in _split(part, start, end, decode)]
     tokens = {kind: sum(part.tokens for part in parts if part.kind == kind) for kind in ("thinking", "message")}
     return ParsedTurn(
-        thinking="".join(_thinking(grammar, part, decode) for part in parts if part.kind == "thinking"),
-        text="".join(_message(grammar, parts, place, decode) for place in range(len(parts))),
-        calls=tuple(ParsedCall(decode(part.ids), part.closed) for part in parts if part.kind == "call"),
+        thinking="".join(_thinking(grammar, part) for part in parts if part.kind == "thinking"),
+        text="".join(_message(grammar, parts, place) for place in range(len(parts))),
+        calls=tuple(ParsedCall(part.text, part.closed) for part in parts if part.kind == "call"),
         ended=ended,
         thinking_tokens=tokens["thinking"],
         call_tokens=sum(part.tokens for part in parts if part.kind in ("call", "frame")),
@@ -136,26 +164,84 @@ def _parts(grammar: Grammar, sampled: Iterable[int]) -> tuple[list[_Part], bool]
     return parts, False
 
 
-def _thinking(grammar: Grammar, part: _Part, decode: Decode) -> str:
-    text = decode(part.ids).removeprefix(grammar.around_thinking)
+def _split(part: _Part, start: str, end: str, decode: Decode) -> list[_Part]:
+    """Split a message at its calls, whose marks are text. A token that reaches over a call's end counts for the part
+    that it begins in."""
+    pieces, text, counted = [], part.text, 0
+    at = 0
+    while part.kind == "message":
+        found = _between_marks(text, at, start, end) if start else _bare_object(text, at)
+        if found is None:
+            break
+        first, last = (_tokens_of(part.ids, text, place, decode) for place in (found.start, found.stop))
+        pieces.append(_Part("message", text=text[at : found.start], tokens=first - counted))
+        pieces.append(_Part("call", text=found.raw, tokens=last - first, closed=found.closed))
+        at, counted = found.stop, last
+    return [*pieces, _Part(part.kind, text=text[at:], tokens=part.tokens - counted, closed=part.closed)]
+
+
+class _Found(NamedTuple):
+    """A call in a text: its place, marks included, and its raw text."""
+
+    start: int
+    stop: int
+    raw: str
+    closed: bool
+
+
+def _between_marks(text: str, at: int, start: str, end: str) -> _Found | None:
+    opened = text.find(start, at)
+    if opened < 0:
+        return None
+    inside = opened + len(start)
+    closed = text.find(end, inside)
+    if closed < 0:
+        return _Found(opened, len(text), text[inside:], closed=False)
+    return _Found(opened, closed + len(end), text[inside:closed], closed=True)
+
+
+def _bare_object(text: str, at: int) -> _Found | None:
+    """Find a JSON object that begins a line. One that is malformed takes all of the text behind it."""
+    begun = _OBJECT.search(text, at)
+    if begun is None:
+        return None
+    try:
+        _, stop = json.JSONDecoder().raw_decode(text, begun.start())
+    except (ValueError, RecursionError):
+        return _Found(begun.start(), len(text), text[begun.start() :], closed=False)
+    return _Found(begun.start(), stop, text[begun.start() : stop], closed=True)
+
+
+def _tokens_of(ids: Sequence[int], text: str, place: int, decode: Decode) -> int:
+    """Return the number of ids that the text up to `place`, before or behind a mark, is made of."""
+    return bisect.bisect_left(range(len(ids)), True, key=lambda count: decode(ids[:count])[:place] == text[:place])
+
+
+def _thinking(grammar: Grammar, part: _Part) -> str:
+    text = part.text.removeprefix(grammar.around_thinking)
     return text.removesuffix(grammar.around_thinking) if part.closed else text
 
 
-def _message(grammar: Grammar, parts: Sequence[_Part], place: int, decode: Decode) -> str:
-    """Return the text of a message part, without the newlines that the template writes after thinking and before a
+def _message(grammar: Grammar, parts: Sequence[_Part], place: int) -> str:
+    """Return the text of a message part, without the newlines that the template writes around thinking and before a
     call; "" for another part."""
     if parts[place].kind != "message":
         return ""
-    text = decode(parts[place].ids)
+    text = parts[place].text
     if place and parts[place - 1].kind == "thinking":
         text = text.removeprefix(grammar.after_thinking)
-    if place + 1 < len(parts) and parts[place + 1].kind == "call":
+    after = parts[place + 1].kind if place + 1 < len(parts) else None
+    if after == "thinking":
+        text = text.removesuffix(grammar.before_thinking)
+    if after == "call":
         earlier = any(part.kind == "call" for part in parts[:place])
         text = text.removesuffix(grammar.between_calls if earlier else grammar.before_first_call)
     return text
 
 
 def _inside(grammar: Grammar, raw: str) -> list[Piece]:
+    if grammar.inside is not None:
+        return grammar.inside(raw)
     if grammar.separator is None:
         return [raw]
     name, token = grammar.separator

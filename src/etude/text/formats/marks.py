@@ -41,6 +41,10 @@ class Marks:
         """Return the ids of two special tokens; None if the tokenizer lacks either of them."""
         return (self._ids[first], self._ids[last]) if first in self._ids and last in self._ids else None
 
+    def present(self, *names: str) -> tuple[int, ...]:
+        """Return the ids of those special tokens that the tokenizer has."""
+        return tuple(self._ids[name] for name in names if name in self._ids)
+
     def published(self, text: str) -> list[Piece]:
         """Split a template's own text into pieces, with names of special tokens replaced by their ids. Never use this
         for text from users, tools or models."""

@@ -12,7 +12,7 @@ thinking, and the caller has to begin a new trace segment with the result.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from etude.text.calls import Arguments, CallSchema
 from etude.text.format import Exchange, TokenizerLike
@@ -42,7 +42,17 @@ class Qwen3Format(MarkedFormat):
     """The chat format of Qwen3. With `thinking=False` each prompt ends with an empty thinking block, as in the template
     with enable_thinking=False."""
 
-    NAMES = (START, END, END_OF_TEXT, CALL, END_CALL, RESPONSE, END_RESPONSE, THINK, END_THINK)
+    NAMES: ClassVar[tuple[str, ...]] = (
+        START,
+        END,
+        END_OF_TEXT,
+        CALL,
+        END_CALL,
+        RESPONSE,
+        END_RESPONSE,
+        THINK,
+        END_THINK,
+    )
 
     def __init__(
         self,
@@ -58,9 +68,9 @@ class Qwen3Format(MarkedFormat):
 
     def _grammar(self) -> Grammar:
         return Grammar(
-            stop=(self.marks[END], self.marks[END_OF_TEXT]),
-            call=(self.marks[CALL], self.marks[END_CALL]),
-            think=(self.marks[THINK], self.marks[END_THINK]),
+            stop=self.marks.present(END, END_OF_TEXT),
+            call=self.marks.pair(CALL, END_CALL) or (CALL, END_CALL),
+            think=self.marks.pair(THINK, END_THINK),
             around_thinking="\n",
             after_thinking="\n\n",
             before_first_call="\n",
@@ -91,7 +101,8 @@ class Qwen3Format(MarkedFormat):
     def _tool(self, outputs: Sequence[str], calls: Sequence[str]) -> list[Piece]:
         pieces: list[Piece] = [self.marks[START], "user"]
         for output in outputs:
-            pieces += ["\n", self.marks[RESPONSE], "\n" + output + "\n", self.marks[END_RESPONSE]]
+            begin, end = (self.marks.published(mark) for mark in (RESPONSE, END_RESPONSE))
+            pieces += ["\n", *begin, "\n" + output + "\n", *end]
         return [*pieces, self.marks[END], "\n", *self._assistant()]
 
     def recall(self, exchanges: Sequence[Exchange]) -> list[Exchange]:
