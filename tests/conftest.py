@@ -27,7 +27,7 @@ os.environ["GOMP_SPINCOUNT"] = "2000"
 IN_MEMORY, ROOM_BYTES = "/dev/shm", 8 << 30
 if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free >= ROOM_BYTES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", IN_MEMORY)
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("any machine", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 pytest.register_assert_rewrite("tests.contract", "tests.sandbox")
 

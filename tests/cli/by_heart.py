@@ -90,7 +90,7 @@ async def _conversation(recipe: Recipe, tokenizer: Tokenizer, sample: Path) -> l
 def _learnt(recipe: Recipe, tokenizer: Tokenizer, ids: list[int]) -> Transformer:
     model = Transformer(config_from_recipe(recipe.model, tokenizer.vocab_size)).initialise(recipe.seed)
     tokens = torch.tensor([ids])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for _ in range(_STEPS):
         logits = model(tokens[:, :-1]).logits_btv
         loss = torch.nn.functional.cross_entropy(logits[0], tokens[0, 1:])

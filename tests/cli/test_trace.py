@@ -187,7 +187,7 @@ PLACES = ["asked", "text", "thinking", "argument", "raw", "output", "told", "bef
 PLACES += ["path", "name"]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     places=st.sets(st.sampled_from(PLACES), min_size=1),
     secret=st.sampled_from(SECRETS),

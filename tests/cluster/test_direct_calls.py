@@ -37,7 +37,7 @@ async def desk() -> AsyncIterator[str]:
             yield socket_path
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.binary(max_size=200), max_size=12), st.lists(st.integers(1, 40), min_size=1, max_size=12))
 def test_frames_come_whole_and_in_order_however_they_are_cut(bodies: list[bytes], cuts: list[int]) -> None:
     async def run() -> list[bytes]:

@@ -45,7 +45,7 @@ def packed_one_by_one(lengths, order, length, overlap):
 lengths_and_row = st.tuples(st.lists(st.integers(1, 70), min_size=1, max_size=40), st.integers(4, 32))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(lengths_and_row, st.randoms(use_true_random=False), st.booleans())
 def test_every_pair_is_a_target_once_and_none_crosses_a_document(case, rng, with_context):
     lengths, length = case

@@ -5,12 +5,18 @@ from tests.engine.tiny import Versions
 from etude.cluster import open_cluster
 from etude.engine.builtin.service import EngineService
 from etude.engine.remote import RemoteEngine
+from etude.recipe.compute import ClusterRecipe
 
 SLOTS = 6
 
 
 def settings(speculate):
     return {"slots": SLOTS, "context": 96, "cache_slots": 8, "speculate": speculate}
+
+
+@pytest.fixture(scope="module")
+def first_version(tmp_path_factory):
+    return Versions(tmp_path_factory.mktemp("first"))
 
 
 def case_of(versions, make):
@@ -20,8 +26,8 @@ def case_of(versions, make):
 @pytest.mark.parametrize("speculate", ["never", "always"], scope="class")
 class TestBuiltin(EngineContract):
     @pytest.fixture
-    def case(self, tmp_path, speculate):
-        versions = Versions(tmp_path)
+    def case(self, first_version, tmp_path, speculate):
+        versions = first_version.copy(tmp_path / "copy")
 
         async def make():
             return EngineService(versions.folder, settings(speculate), "float32", 1, str(versions.location))
@@ -31,13 +37,13 @@ class TestBuiltin(EngineContract):
 
 class TestOverTheCluster(EngineContract):
     @pytest.fixture
-    def case(self, tmp_path):
-        versions = Versions(tmp_path)
+    def case(self, first_version, tmp_path):
+        versions = first_version.copy(tmp_path / "copy")
         arguments = (str(versions.folder), settings("always"), "float32", 1, str(versions.location))
 
         async def make():
             cluster = await open_cluster("inline", run_folder=tmp_path, cpus=1)
             remote = await cluster.start("engine", "etude.engine.builtin.service:EngineService", *arguments)
-            return RemoteEngine(remote, deadline=30)
+            return RemoteEngine(remote, ClusterRecipe())
 
         return case_of(versions, make)

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from tests.engine.tiny import Versions
 
-from etude.cluster import open_cluster
+from etude.cluster import DeadlineExceeded, open_cluster
 from etude.engine.protocol import ContextExceeded, EngineError, GenerateRequest, Sampling, UpdateRefused
 from etude.engine.remote import RemoteEngine
+from etude.recipe.compute import ClusterRecipe
 
 
 def ask(name, tokens=60, conversation=""):
@@ -25,11 +26,39 @@ def with_engine(tmp_path, body, *, lockstep=False, deadline=20.0):
         cluster = await open_cluster("inline", run_folder=tmp_path, cpus=1)
         try:
             remote = await cluster.start("engine", "etude.engine.builtin.service:EngineService", *arguments)
-            await body(RemoteEngine(remote, deadline=deadline, lockstep=lockstep), remote, versions)
+            limits = ClusterRecipe(generate_seconds=deadline)
+            await body(RemoteEngine(remote, limits, lockstep=lockstep), remote, versions)
         finally:
             await cluster.close()
 
     asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+class Hanging:
+    """A handle to an engine that never answers. It notes the deadline of each call."""
+
+    name = "engine"
+
+    def __init__(self):
+        self.deadlines = {}
+
+    async def call(self, method, *arguments, deadline):
+        self.deadlines[method] = deadline
+        raise DeadlineExceeded(f"engine.{method} did not answer within {deadline:g} s")
+
+
+def test_each_kind_of_call_has_its_own_deadline():
+    hanging = Hanging()
+    engine = RemoteEngine(hanging, ClusterRecipe(call_seconds=1, generate_seconds=60, weights_seconds=3600))
+
+    async def ask_everything():
+        for call in (engine.generate(ask("r")), engine.update(1), engine.info(), engine.stats(), engine.open(["a"])):
+            with pytest.raises(EngineError, match="did not answer"):
+                await call
+
+    asyncio.run(ask_everything())
+    expected = {"generate": 60, "update": 3600, "info": 1, "stats": 1, "open": 1}
+    assert hanging.deadlines == pytest.approx(expected, abs=0.1)
 
 
 def test_requests_are_repeated_to_the_restarted_engine(tmp_path):

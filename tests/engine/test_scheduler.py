@@ -136,7 +136,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=35, stateful_step_count=40, deadline=None)
 
 
 def scheduler_and_cache(**options):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +42,22 @@ class Versions:
     """Version 0 is the model in `folder` (and published too); every other one has other weights altogether."""
 
     def __init__(self, root: Path, **changes: Any) -> None:
-        self.folder, self.location = root / "model", root / "weights"
         self._changes = changes
-        self.store = WeightStore(self.location)
+        self._references: dict[int, Transformer] = {}
+        self._lie_in(root)
         save_hf(tiny_model(**changes), self.folder)
         self._published = [self._publish(0)]
+
+    def copy(self, root: Path) -> Versions:
+        """The same versions in a folder of their own."""
+        shutil.copytree(self.root, root)
+        copied = copy.copy(self)
+        copied._lie_in(root)
+        return copied
+
+    def _lie_in(self, root: Path) -> None:
+        self.root, self.folder, self.location = root, root / "model", root / "weights"
+        self.store = WeightStore(self.location)
 
     def publish(self) -> int:
         return self._publish(self._published[-1] + 1)
@@ -58,9 +71,11 @@ class Versions:
         return version
 
     def reference(self, version: int, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        model = load_hf(self.folder) if version == 0 else tiny_model(version, **self._changes)
+        if version not in self._references:
+            model = load_hf(self.folder) if version == 0 else tiny_model(version, **self._changes)
+            self._references[version] = model
         with torch.no_grad():
-            output = model(torch.as_tensor(tokens, dtype=torch.int64)[None])
+            output = self._references[version](torch.as_tensor(tokens, dtype=torch.int64)[None])
         return output.logits_btv[0].numpy(), output.experts_btlk[0].numpy()
 
     def _publish(self, version: int) -> int:

@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz.campaign import run_campaign
 from tests.fuzz.targets import TARGETS
 
-SECONDS = 0.5
+SECONDS = 0.2
 SEED = 2026
 
 

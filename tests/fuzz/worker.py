@@ -66,13 +66,13 @@ class Worker:
         self._found: Callable[[bytes], None] = lambda _: None
 
     def run(self, seeds: Sequence[bytes], deadline: float, found: Callable[[bytes], None]) -> None:
-        """Run the seeds, and then new inputs until the monotonic time `deadline`. `found` gets each of these that
-        reached something new."""
+        """Run the seeds, and then new inputs until the monotonic time `deadline`; one input at least. `found` gets each
+        of the new ones that reached something new."""
         for data in seeds:
             self._attempt(data)
         self._found = found
         reported = time.monotonic()
-        while time.monotonic() < deadline and len(self.progress.breaks) < _MOST_BREAKS:
+        while (time.monotonic() < deadline or not self.progress.inputs) and len(self.progress.breaks) < _MOST_BREAKS:
             self._attempt(self._inputs.next())
             if time.monotonic() - reported > 1:
                 self.supervisor.report(self.progress)

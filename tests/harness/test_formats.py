@@ -103,7 +103,7 @@ turns = st.lists(st.tuples(ids, st.text(max_size=9), st.booleans()), min_size=1,
 
 
 @every_format
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(turns=turns)
 def test_each_prompt_extends_the_last_one_exactly(name, turns):
     form = FORMS[name]
@@ -214,7 +214,9 @@ def test_a_call_that_was_cut_off_or_left_open_is_not_carried_out(name):
 @every_format
 def test_demonstrations_are_spelled_in_the_format(name):
     form = FORMS[name]
-    steps = ["I look\n> read calc.py 1 2\n> list", "> fly away", "> finish done"]
+    # Without marks, only what begins like a call is one.
+    unknown = '{"name": "fly away"}' if name == "llama3" else "fly away"
+    steps = ["I look\n> read calc.py 1 2\n> list", f"> {unknown}", "> finish done"]
     recorder = TraceBuilder()
     policy = RecordingPolicy(ScriptedPolicy(steps, PROFILE), form, PROFILE.schemas(), 1 << 20, recorder)
     outcome = parts.run(policy, ROOMY, profile=PROFILE)

@@ -39,7 +39,7 @@ def test_names_that_begin_alike_are_no_folders_of_each_other() -> None:
     assert collide(CallScope("all"), CallScope("read", "a"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(REACHES, st.integers(0, 3)), max_size=8), st.integers(0, 9))
 def test_results_and_files_are_those_of_one_after_the_other(calls: list[tuple[CallScope, int]], end: int) -> None:
     """Files are the leaves of PATHS; a call that writes appends its place to each file that it scopes, after a while;

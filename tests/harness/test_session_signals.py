@@ -174,7 +174,7 @@ def text(found: list[str]) -> bytes:
     return "".join(f"{line}\n" for line in found).encode()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(before=lines, accepted=lines, around=lines)
 def test_kept_lines_hold_whatever_moves_around_them(before: list[str], accepted: list[str], around: list[str]) -> None:
     added, kept = kept_lines(text(before), text(accepted), text(accepted))

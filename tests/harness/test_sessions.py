@@ -120,7 +120,7 @@ def test_what_is_read_back_is_what_happened(whole: tuple[Path, Path, object]) ->
     assert as_it_was(again) == ended
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kept=st.floats(0, 1))
 def test_cut_off_anywhere_it_goes_on_to_the_same_end(
     whole: tuple[Path, Path, object], tmp_path_factory: pytest.TempPathFactory, kept: float

@@ -213,7 +213,7 @@ raw_calls = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(raw=raw_calls, most=st.integers(0, 200))
 def test_whatever_the_model_writes_gets_a_bounded_answer(raw, most):
     bench = Bench()

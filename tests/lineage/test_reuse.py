@@ -202,7 +202,7 @@ class Killed(BaseException):
     pass
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(after=st.integers(0, 16))
 def test_killed_anywhere_while_taking_it_ends_as_if_it_had_not_been(after, tmp_path, monkeypatch) -> None:
     if not (tmp_path / "a").exists():  # Whoever takes from a run leaves it as it was.

@@ -137,7 +137,7 @@ def plain(request: pytest.FixtureRequest) -> Transformer:
 
 
 @given(lengths=lengths_of, seed=st.integers(0, 1 << 20))
-@settings(max_examples=12)
+@settings(max_examples=7)
 def test_any_sequence_in_a_training_batch(plain: Transformer, lengths: list[int], seed: int) -> None:
     sequences = [sequence(n, seed + i) for i, n in enumerate(lengths)]
     for tokens, found in zip(sequences, packed(plain, sequences, 1), strict=True):
@@ -145,7 +145,7 @@ def test_any_sequence_in_a_training_batch(plain: Transformer, lengths: list[int]
 
 
 @given(case=feedings(), seed=st.integers(0, 1 << 20))
-@settings(max_examples=8)
+@settings(max_examples=5)
 def test_any_sequence_in_an_engine(
     plain: Transformer, case: tuple[list[int], list[int], list[list[int]]], seed: int
 ) -> None:
@@ -159,7 +159,7 @@ def test_any_sequence_in_an_engine(
 
 
 @given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=4), seed=st.integers(0, 1 << 20))
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_any_sequence_before_the_draft_head(plain: Transformer, lengths: list[int], seed: int) -> None:
     sequences = [sequence(n + 1, seed + i) for i, n in enumerate(lengths)]
     cache = new_cache(plain, plain.embed_tokens.weight.dtype)

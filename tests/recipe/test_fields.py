@@ -22,14 +22,24 @@ def sections(section: type[Section] = Recipe) -> list[type[Section]]:
     return list(dict.fromkeys(found))
 
 
+def settings(node: ast.AST) -> bool:
+    """Whether it is `data["name"]` or `data.get("name")`."""
+    call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get"
+    return call or isinstance(node, ast.Subscript)
+
+
 @pytest.fixture(scope="module")
 def read_names() -> set[str]:
-    """Every attribute that some room other than the recipe's own reads."""
+    """Every attribute that some room other than the recipe's own reads, and every setting that a family of networks
+    reads by its published name."""
     names: set[str] = set()
     for file in PACKAGE.rglob("*.py"):
         if file.parent.name != "recipe":
             tree = ast.parse(file.read_text(encoding="utf-8"))
             names |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
+            if "families" in file.parts:
+                slices = (n.slice if isinstance(n, ast.Subscript) else n.args[0] for n in ast.walk(tree) if settings(n))
+                names |= {str(name.value) for name in slices if isinstance(name, ast.Constant)}
     return names
 
 

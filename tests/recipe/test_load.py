@@ -61,7 +61,7 @@ def put(values: dict[str, Any], place: tuple[str, ...], value: Any) -> None:
     values[place[-1]] = value
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=changes)
 def test_any_recipe_survives_its_file_and_overrides_say_the_same(changes, tmp_path) -> None:
     values: dict[str, Any] = {"name": "any"}

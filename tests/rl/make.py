@@ -34,7 +34,15 @@ def tiny_recipe(**rl: object) -> Recipe:
             "model": {**shape, **heads, **sizes},
             "tokenizer": {"vocab_size": VOCAB},
             "engine": {"context": 64, "slots": 8},
-            "rl": {"optimizer": optimizer, "loss_constant": 10.0, "prompts_per_step": 2, "group": 2, "steps": 4, **rl},
+            "rl": {
+                "optimizer": optimizer,
+                "loss_constant": 10.0,
+                "prompts_per_step": 2,
+                "group": 2,
+                "steps": 4,
+                "checkpoint_seconds": 0,
+                **rl,
+            },
         }
     )
 

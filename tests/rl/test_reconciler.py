@@ -13,6 +13,7 @@ from etude.rl.reconciler import (
     Event,
     Finished,
     Lost,
+    MemberState,
     Plan,
     ProtocolViolation,
     Reconciler,
@@ -45,6 +46,8 @@ class World:
         self.training: TrainStarted | None = None
         self.admitted: dict[int, int] = {}
         self.trained: dict[int, int] = {}
+        self.finished: dict[tuple[int, int], int] = {}
+        """The attempt with which each member finished, by group and member."""
         self.most_in_flight = 0
 
     def happen(self, event: Event) -> None:
@@ -71,7 +74,7 @@ class World:
     def die(self) -> None:
         """The driver is killed: only the log survives, and the trainer, which may or may not have done its step."""
         before, self.machine = self.machine, Reconciler.replay(self.plan, self.log)
-        for part in ("trained", "admitted", "consumed", "training"):
+        for part in ("trained", "admitted", "consumed", "training", "past"):
             assert getattr(self.machine, part) == getattr(before, part)
         assert self.machine.in_flight == 0
         self.running = []
@@ -85,7 +88,7 @@ class World:
         self.happen(Trained(step))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(plan=plans, data=st.data())
 def test_any_order_trains_each_prompt_once_and_never_too_late(plan: Plan, data: st.DataObject) -> None:
     world = World(plan)
@@ -110,6 +113,7 @@ def test_any_order_trains_each_prompt_once_and_never_too_late(plan: Plan, data: 
             start = world.running.pop(data.draw(st.integers(0, len(world.running) - 1)))
             if choice == "finish":
                 world.happen(Finished(start.group, start.member, start.attempt))
+                world.finished[start.group, start.member] = start.attempt
             else:
                 world.happen(Lost(start.group, start.member, start.attempt, "killed"))
     assert world.machine.done
@@ -117,6 +121,9 @@ def test_any_order_trains_each_prompt_once_and_never_too_late(plan: Plan, data: 
     assert Counter(world.trained.values()) == dict.fromkeys(range(plan.steps), plan.per_step)
     for group, step in world.trained.items():
         assert 0 <= step - world.admitted[group] <= plan.max_staleness
+        for number, member in enumerate(world.machine.past[group].members):
+            finished = member.attempt if member.state is MemberState.DONE else None
+            assert world.finished.get((group, number)) == finished, "a repeated step finds what it consisted of"
     assert world.most_in_flight <= plan.slots
 
 

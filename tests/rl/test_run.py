@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 from tests.rl.make import tiny_recipe
+from tests.rl.services import Engine
 
-from etude.cluster import Supervised, open_cluster
+from etude.cluster import DeadlineExceeded, Supervised, open_cluster
 from etude.engine.remote import RemoteEngine
 from etude.journal import Journal, RunPaths, read_journal
+from etude.recipe.compute import ClusterRecipe
 from etude.rl import Crew, RlRun
+from etude.rl.reconciler import ProtocolViolation
 from etude.rl.run import Evaluate
 
 STEPS, PER_STEP, GROUP = 5, 2, 3
@@ -34,10 +37,15 @@ async def _drive(
     *,
     evaluate_every: int = 0,
     evaluate: Evaluate = _no_evaluation,
+    trainer: str = "Trainer",
+    limits: ClusterRecipe | None = None,
+    after: dict[int, str] | None = None,
 ) -> bool:
-    """One life of the driver; True when the run is complete. Kills the victims one after another, then maybe itself."""
+    """One life of the driver; True when the run is complete. Kills the victims one after another, then maybe itself.
+    `after` names who dies after which step."""
     rl = {"mode": mode, "steps": STEPS, "prompts_per_step": PER_STEP, "group": GROUP, "workers": 2}
     recipe = tiny_recipe(**rl, evaluate_every=evaluate_every)
+    recipe = recipe.model_copy(update={"cluster": limits or ClusterRecipe()})
     chance = random.Random(seed * 100 + life)
     paths = RunPaths(root)
     cluster = await open_cluster("inline", run_folder=root)
@@ -49,15 +57,28 @@ async def _drive(
 
     engine = await start("engine", "Engine")
     workers = [await start(f"worker-{n}", "Worker", seed * 10 + life + n) for n in range(2)]
-    trainer, evaluator = await start("trainer", "Trainer", str(root)), await start("evaluator", "Worker", 0)
-    crew = Crew(trainer, engine, workers, evaluator, RemoteEngine(engine.remote, deadline=30.0, lockstep=False))
+    more = (STEPS,) if trainer == "ForgetfulTrainer" else ()
+    training, evaluator = await start("trainer", trainer, str(root), *more), await start("evaluator", "Worker", 0)
+    crew = Crew(training, engine, workers, evaluator, RemoteEngine(engine.remote, recipe.cluster))
+    dying = dict(after or {})
+
+    def update(values: dict[str, Any]) -> None:
+        if victim := dying.pop(values["step"], None):
+            harms.append(asyncio.create_task(kill(victim)))
+
+    async def kill(victim: str) -> None:
+        if victim == "driver":
+            going.cancel()
+        else:
+            await cluster.remotes[victim].kill()
+
     run = RlRun(
         recipe,
         paths,
         crew,
         journal,
         [f"task-{n}" for n in range(STEPS * PER_STEP)],
-        update=lambda values: None,
+        update=update,
         evaluate=evaluate,
     )
     going = asyncio.create_task(run.run())
@@ -65,18 +86,16 @@ async def _drive(
     async def harm() -> None:
         for victim in victims:
             await asyncio.sleep(chance.uniform(0.02, 0.25))
-            if victim == "driver":
-                going.cancel()
-                return
-            await cluster.remotes[victim].kill()
+            await kill(victim)
 
-    harming = asyncio.create_task(harm())
+    harms = [asyncio.create_task(harm())]
     try:
         with suppress(asyncio.CancelledError):
             await going
         return run.machine.done
     finally:
-        harming.cancel()
+        for harming in harms:
+            harming.cancel()
         await cluster.close()
         journal.close()
 
@@ -89,10 +108,10 @@ def check(root: Path) -> None:
     assert all(count >= 1 for row in rows for count in row["members"])
 
 
-def live_through(root: Path, mode: str, seed: int, plans: list[list[str]]) -> None:
+def live_through(root: Path, mode: str, seed: int, plans: list[list[str]], trainer: str = "Trainer") -> None:
     root.mkdir(exist_ok=True)
     for life, victims in enumerate([*plans, []]):
-        if asyncio.run(asyncio.wait_for(_drive(root, mode, seed, life, victims), 60)):
+        if asyncio.run(asyncio.wait_for(_drive(root, mode, seed, life, victims, trainer=trainer), 60)):
             break
     check(root)
 
@@ -113,12 +132,48 @@ def test_the_journal_says_who_used_the_cores_for_as_long_as_the_driver_lived(tmp
         assert 0 <= fields["used"]["driver"] <= fields["cores"] * fields["seconds"] + 0.1
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_many_deaths_of_everybody(seed, tmp_path) -> None:
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_steps_that_the_trainer_forgot_are_sent_again(mode, tmp_path) -> None:
+    root = tmp_path / "run"
+    root.mkdir()
+    forgetful = {"trainer": "ForgetfulTrainer"}
+    assert asyncio.run(_drive(root, mode, 1, 0, [], **forgetful, after={2: "trainer"}))
+    check(root)
+    repeated = [entry.fields["step"] for entry in read_journal(root / "journal", kind="step_repeated")]
+    assert repeated == [0, 1], "those before step 2, whose batch is the first that the new trainer does not know"
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_after_the_drivers_death_trainer_and_engine_are_brought_to_the_step_of_the_log(mode, tmp_path) -> None:
+    root = tmp_path / "run"
+    root.mkdir()
+    Engine.updates.clear()
+    forgetful = {"trainer": "ForgetfulTrainer"}
+    assert not asyncio.run(_drive(root, mode, 1, 0, [], **forgetful, after={3: "driver"}))
+    (root / "trained.jsonl").unlink()  # the newest checkpoint is damaged
+    before = len(Engine.updates)
+    assert asyncio.run(_drive(root, mode, 1, 1, [], **forgetful))
+    check(root)
+    assert Engine.updates[before:] == [3, 4, 5], "the trained version first, before anything is sampled"
+
+
+def test_a_lost_step_whose_rollouts_are_gone_is_named(tmp_path) -> None:
+    root = tmp_path / "run"
+    root.mkdir()
+    forgetful = {"trainer": "ForgetfulTrainer"}
+    assert not asyncio.run(_drive(root, "async", 1, 0, [], **forgetful, after={2: "driver"}))
+    for file in (root / "rl" / "traces").iterdir():
+        file.unlink()
+    with pytest.raises(ProtocolViolation, match=r"rollout g0.* finished, but its trace or record is gone from .*/rl"):
+        asyncio.run(_drive(root, "async", 1, 1, [], **forgetful))
+
+
+@pytest.mark.parametrize(("seed", "trainer"), [(0, "Trainer"), (1, "Trainer"), (2, "Trainer"), (3, "ForgetfulTrainer")])
+def test_many_deaths_of_everybody(seed, trainer, tmp_path) -> None:
     chance = random.Random(seed)
     everybody = ["worker-0", "worker-1", "engine", "trainer"]
     plans = [[*chance.choices(everybody, k=2), "driver"] for _ in range(4)]
-    live_through(tmp_path / "run", chance.choice(["async", "sync"]), seed, plans)
+    live_through(tmp_path / "run", chance.choice(["async", "sync"]), seed, plans, trainer)
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
@@ -143,3 +198,18 @@ def test_a_curve_of_evaluations_begins_before_the_first_step_and_ends_after_the_
     assert asyncio.run(asyncio.wait_for(live(), 60))
     assert sorted(finished) == [0, 2, 4, 5]
     check(root)
+
+
+LIMITS = ClusterRecipe(call_seconds=0.1)
+
+
+def test_a_train_step_may_take_longer_than_a_short_call(tmp_path) -> None:
+    (tmp_path / "run").mkdir()
+    assert asyncio.run(_drive(tmp_path / "run", "async", 1, 0, [], trainer="SlowTrainer", limits=LIMITS))
+    check(tmp_path / "run")
+
+
+def test_a_status_that_hangs_is_noticed_after_the_deadline_of_a_short_call(tmp_path) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(DeadlineExceeded, match=r"trainer\.status did not answer within 0\.1 s"):
+        asyncio.run(_drive(tmp_path / "run", "async", 1, 0, [], trainer="HangingTrainer", limits=LIMITS))

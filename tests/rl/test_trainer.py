@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,17 +14,21 @@ from tests.rl.make import LENGTH, PROMPT, make_groups, open_trainer, tiny_recipe
 from etude.journal import read_journal
 from etude.model import Head, PoisonedWeights, Transformer, head_logprobs, served_state
 from etude.recipe.precision import PrecisionRecipe
-from etude.rl.batch import TrainingGroup, microbatches
+from etude.rl.batch import TrainingGroup, TrainingMember, microbatches
 from etude.rl.drafts import drafted_tokens
 from etude.rl.forward import forward, predicting_hidden
+from etude.rl.log import RlLog, Sampled
 from etude.rl.measure import StepMeter
+from etude.rl.reconciler import Finished
 from etude.rl.scoring import score_groups
-from etude.rl.trainer import RlTrainer
+from etude.rl.trainer import OutOfStep, RlTrainer
+from etude.rollout import RolloutJob, RolloutResult
+from etude.tasks import Split
 from etude.trace import UNKNOWN_EXPERT
-from etude.training import NonFiniteError
+from etude.training import NonFiniteError, TrainingError
 from etude.training.checkpoint import latest_checkpoint
-from etude.weights import Tensors, WeightStore
-from etude.weights.torch_bridge import from_torch
+from etude.weights import Tensors, VersionExists, WeightStore
+from etude.weights.torch_bridge import from_state_dict, from_torch
 
 KEYS = {"loss", "entropy", "mismatch_mean", "mismatch_p99", "overridden", "refused", "grad_norm", "lr", "solved"}
 KEYS |= {"masked", "dropped_groups", "trained_tokens", "staleness", "version", "delta", "delta_share", "share_changed"}
@@ -129,7 +134,7 @@ def test_a_step_done_is_not_repeated_and_none_is_skipped(trainer, groups, tmp_pa
     after = weights(trainer)
     assert trainer.train(0, groups) == metrics
     assert equal(weights(trainer), after)
-    with pytest.raises(ValueError, match="asked to train step 2, but 1 is next"):
+    with pytest.raises(OutOfStep, match="asked to train step 2, but 1 is next"):
         trainer.train(2, groups)
     again = open_trainer(tmp_path, RECIPE)
     assert again.status()["step"] == 1
@@ -185,6 +190,115 @@ def test_the_heads_follow_the_trunk_which_does_not_notice(tmp_path, groups) -> N
     assert all(torch.equal(untrained[name], before[name]) for name in heads)
     assert accepted[0] + 0.02 < accepted[3]
     assert accepted[4:] == [None] * 4
+
+
+def stored(root) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in (root / "weights").rglob("*") if file.is_file()}
+
+
+def out_of_the_log(log: RlLog, groups: list[TrainingGroup]) -> list[TrainingGroup]:
+    """The groups as the driver reads them again: written to the log and restored."""
+    members = [member for group in groups for member in group.members if member is not None]
+    job = RolloutJob("task", Split.TRAIN)
+    log.write([Sampled(Finished(0, 0, 0), RolloutResult(job, m.trace, m.verdict)) for m in members])
+    found = log.restore({member.trace.id for member in members})
+    return [
+        replace(group, members=tuple(m and TrainingMember(*found[m.trace.id]) for m in group.members))
+        for group in groups
+    ]
+
+
+def test_steps_since_the_last_checkpoint_are_trained_again_to_the_same_bits(tmp_path) -> None:
+    recipe = tiny_recipe(checkpoint_seconds=1e9)
+    trainer = open_trainer(tmp_path, recipe)
+    batches, metrics = [], []
+    for step in range(3):
+        batches.append(make_groups(recipe, trainer.model, step))
+        metrics.append(trainer.train(step, batches[-1]))
+    expected, versions = weights(trainer), stored(tmp_path)
+    assert latest_checkpoint(trainer.paths.checkpoints("rl")) is None
+    again = open_trainer(tmp_path, recipe)
+    assert again.status()["step"] == 0
+    log = RlLog(tmp_path / "rl")
+    for step, batch in enumerate(batches):
+        answer = again.train(step, out_of_the_log(log, batch))
+        assert answer | {"train_seconds": 0} == metrics[step] | {"train_seconds": 0}
+    assert equal(weights(again), expected)
+    assert stored(tmp_path) == versions, "each version is there, and is left as it is"
+    again.train(3, make_groups(recipe, again.model, 3))
+    assert latest_checkpoint(again.paths.checkpoints("rl"))[0] == 4, "the last step is always saved"
+
+
+def test_a_large_checkpoint_is_written_seldom_however_short_the_interval(trainer, groups, monkeypatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("etude.rl.trainer.time.monotonic", lambda: clock[0])
+    trainer.rl = trainer.rl.model_copy(update={"checkpoint_seconds": 5.0})
+    trainer.step, trainer._saved, trainer._save_seconds = 1, 1000.0, 2.0
+    for waited, due in ((4.9, False), (39.9, False), (40.1, True)):
+        clock[0] = 1000.0 + waited
+        assert trainer._save_is_due() is due, waited
+
+
+def test_a_step_reads_no_version_back(trainer, groups, tmp_path, monkeypatch) -> None:
+    trainer.probed = None
+    monkeypatch.setattr(trainer, "rl", trainer.rl.model_copy(update={"probe_every": 100}))
+    trainer.train(0, groups)
+    read = []
+    monkeypatch.setattr(trainer.store, "read", lambda version, **more: read.append(version))
+    assert trainer.train(1, make_groups(RECIPE, trainer.model, 1))["delta"]
+    assert read == [], "the last version's tensors are at hand"
+    monkeypatch.undo()
+    published = WeightStore(str(tmp_path / "weights")).read(2)
+    assert all(published[name].equals(from_torch(tensor)) for name, tensor in weights(trainer).items())
+
+
+def publish_other(trainer, version: int) -> Tensors:
+    """As if the same step had given other weights before the trainer died."""
+    changed = {name: value + 1 if value.is_floating_point() else value for name, value in weights(trainer).items()}
+    tensors = from_state_dict(changed)
+    trainer.store.publish(version, tensors)
+    return tensors
+
+
+def test_what_engines_sampled_with_stays_where_arithmetic_does_not_repeat(trainer, groups, tmp_path) -> None:
+    published = publish_other(trainer, 1)
+    trainer.train(0, groups)
+    store = WeightStore(str(tmp_path / "weights"))
+    assert all(tensor.equals(published[name]) for name, tensor in store.read(1).items())
+    assert [entry.fields["version"] for entry in read_journal(tmp_path / "journal", kind="version_differs")] == [1]
+    trainer.train(1, make_groups(RECIPE, trainer.model, 1))
+    assert all(store.read(2)[name].equals(from_torch(tensor)) for name, tensor in weights(trainer).items())
+
+
+def test_lockstep_promises_bits(tmp_path) -> None:
+    recipe = tiny_recipe(mode="sync")
+    trainer = open_trainer(tmp_path, recipe)
+    publish_other(trainer, 1)
+    with pytest.raises(TrainingError, match="step 0 was trained again and gave other weights"):
+        trainer.train(0, make_groups(recipe, trainer.model, 0))
+
+
+def test_the_store_of_another_run_is_refused(trainer, tmp_path) -> None:
+    trainer.store.withdraw(0)
+    publish_other(trainer, 0)
+    with pytest.raises(VersionExists, match="version 0"):
+        open_trainer(tmp_path, RECIPE)
+
+
+def test_damaged_versions_after_the_checkpoint_are_published_again_with_their_steps(tmp_path) -> None:
+    recipe = tiny_recipe(checkpoint_seconds=1e9)
+    trainer = open_trainer(tmp_path, recipe)
+    batches = []
+    for step in range(2):
+        batches.append(make_groups(recipe, trainer.model, step))
+        trainer.train(step, batches[-1])
+    damage(tmp_path / "weights" / "v000001")
+    again = open_trainer(tmp_path, recipe)
+    store = WeightStore(str(tmp_path / "weights"))
+    assert store.versions() == [0], "an engine that starts now starts with what can be read"
+    for step, batch in enumerate(batches):
+        again.train(step, batch)
+    assert all(store.read(2)[name].equals(from_torch(tensor)) for name, tensor in weights(trainer).items())
 
 
 def test_replay_and_the_reference_are_used_when_the_recipe_says_so(tmp_path) -> None:
@@ -282,6 +396,17 @@ def test_poisoned_weights_leave_nothing_behind(tmp_path, bad) -> None:
     assert not trainer.paths.model("rl").exists()
     assert trainer.status()["step"] == 0
     assert equal(weights(open_trainer(tmp_path, RECIPE)), weights(open_trainer(tmp_path / "fresh", RECIPE)))
+
+
+def test_moments_that_are_not_finite_leave_nothing_behind(tmp_path) -> None:
+    recipe = tiny_recipe(checkpoint_seconds=1e9)
+    trainer = open_trainer(tmp_path, recipe)
+    trainer.train(0, make_groups(recipe, trainer.model, 0))
+    trainer.optimizer._squares["norm.weight"].fill_(math.inf)
+    with pytest.raises(NonFiniteError, match=r"no version is made of step 1: /squares/norm\.weight has 32 of 32"):
+        trainer.train(1, make_groups(recipe, trainer.model, 1))
+    assert WeightStore(str(tmp_path / "weights")).versions() == [0, 1]
+    assert trainer.status()["step"] == 1
 
 
 def test_a_nan_that_training_meets_stops_it(trainer, groups, tmp_path) -> None:

@@ -146,7 +146,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(EVENTS, max_size=60))
 def test_each_request_is_answered_once(events: list[tuple[str, int]]) -> None:
     FakeBox.made, FakeBox.refuse = [], False

@@ -99,7 +99,7 @@ def test_expansion_is_a_shells(text: str) -> None:
 
 
 @given(st.text(), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_any_text_is_expanded_or_refused(text: str, document: bool) -> None:
     with contextlib.suppress(ValueError):
         assert isinstance((expand_document if document else expand)(text, KNOWN), str)
@@ -177,7 +177,7 @@ def test_any_pattern_compiles_or_is_refused(pattern: str, across: bool) -> None:
     st.booleans(),
     st.booleans(),
 )
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_what_is_cut_off(pattern: str, value: str, front: bool, greedy: bool) -> None:
     """The shortest or longest prefix or suffix that fnmatch finds by trying all."""
     cuts = range(len(value) + 1)

@@ -419,9 +419,9 @@ def open_sockets() -> int:
 async def test_connections_are_bounded_for_a_box_and_for_all(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     box = await stage.box()
     assert (
-        ok(await box.exec(["python", "-c", CROWD, "900", str(MOST_CONNECTIONS)], timeout=60)) == "the rest was closed\n"
+        ok(await box.exec(["python", "-c", CROWD, "300", str(MOST_CONNECTIONS)], timeout=60)) == "the rest was closed\n"
     )
-    assert sum("connections of a box at once" in refused for refused in stage.refused) == 900 - MOST_CONNECTIONS
+    assert sum("connections of a box at once" in refused for refused in stage.refused) == 300 - MOST_CONNECTIONS
     await stage.settled()
     assert "page" in ok(await box.exec("curl -sS https://index.example/page", timeout=20))
     # The others have their share of what all boxes may have together.

@@ -89,7 +89,7 @@ def test_nothing_outlives_a_kill_at_any_moment(tmp_path: Path, cells: str, victi
     if cells == "memory" and not probe_host().memory_cells:
         pytest.skip("this kernel's tmpfs keeps no user attributes")
     chance = random.Random(f"{cells} {victim}")
-    for _ in range(4):
+    for _ in range(3):
         owner = start_owner(tmp_path, cells, "storm")
         with owner:
             time.sleep(chance.uniform(0.0, 0.4))
@@ -274,13 +274,13 @@ async def test_an_image_with_something_else_where_a_box_needs_a_folder(
 @in_loop
 async def test_hundreds_of_boxes_live_at_once(sandboxes: EmbeddedSandboxes) -> None:
     boxes: list[Box] = []
-    for _ in range(15):
+    for _ in range(10):
         boxes += await asyncio.gather(*(sandboxes.create(BoxSpec("host")) for _ in range(20)))
     await asyncio.gather(*(box.write_file("n", str(number).encode()) for number, box in enumerate(boxes)))
     answers = await asyncio.gather(*(box.exec("cat n", timeout=60) for box in boxes))
-    assert [answer.stdout for answer in answers] == [str(number).encode() for number in range(300)]
+    assert [answer.stdout for answer in answers] == [str(number).encode() for number in range(200)]
     children = await boxes[-1].fork(8)
-    assert [await child.read_file("n") for child in children] == [b"299"] * 8
+    assert [await child.read_file("n") for child in children] == [b"199"] * 8
 
 
 @in_loop

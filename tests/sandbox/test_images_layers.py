@@ -99,7 +99,7 @@ def expected(tree: Tree, *, owners: bool) -> dict[str, list[object]]:
     return shown
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(sequences)
 @example([[Entry("file", "t/a/b", "x")], [Entry("whiteout", "t/a"), Entry("file", "t/a/a", "y")]])
 @example([[Entry("folder", "t/a", mode=0o1777, owner=33)], [Entry("file", "t/a/b", "parents keep their facts")]])
@@ -259,7 +259,7 @@ def test_long_and_odd_names_survive(tmp_path: Path, style: int) -> None:
 GOOD = to_tar([Entry("folder", "a"), Entry("file", "a/" + "n" * 120, "x" * 700), Entry("link", "l", "a")])
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.integers(0, len(GOOD) - 1), st.binary(min_size=1, max_size=12))
 def test_damage_is_an_image_error_or_nothing(tmp_path: Path, at: int, noise: bytes) -> None:
     """Whatever bytes come, no other exception leaves, and nothing but the layer's folder is written."""

@@ -63,7 +63,7 @@ def valid(layers: list[list[Entry]]) -> bool:
     return True
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.lists(changes, max_size=5), min_size=2, max_size=5).filter(valid), st.integers(0, 3))
 @example([[Entry("file", "t/a/b")], [Entry("opaque", "t/a"), Entry("file", "t/a/a")], [Entry("file", "t/b")]], 1)
 @example([[Entry("file", "t/a/b")], [Entry("file", "t/a")], [Entry("folder", "t/a")]], 1)

@@ -22,7 +22,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestOci(SandboxContract):
     beyond_core = pytest.mark.soak
     listing = "ls -lA --time-style=+%s"
-    in_a_row = 20
     generations = 40
     awake_forks = 1
 

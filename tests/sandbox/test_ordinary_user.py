@@ -14,6 +14,7 @@ from tests.sandbox.as_nobody import for_root, pytest_as_nobody, run_as_nobody
 IMAGES = ("test_images_layers.py", "test_images_store.py", "test_images_importing.py", "test_registry.py")
 IN_MEMORY, IN_FOLDERS = ["-k", "MemoryCells"], ["-k", "FolderCells"]
 OF_CORE = ["-k", f"MemoryCells and ({' or '.join(CORE)})"]
+BUT_TABLES, TABLES = ["-k", f"{OF_CORE[1]} and not kernel_table"], ["-k", "MemoryCells and kernel_table"]
 FAST = ["-m", "not slow"]
 EGRESS = ("test_egress_boxes.py", "test_egress_proxied.py")
 
@@ -27,7 +28,8 @@ def again(*suites: str, options: list[str] | None = None, marks: Any = pytest.ma
 @pytest.mark.parametrize(
     ("suites", "options", "timeout"),
     [
-        again("test_contract.py", options=OF_CORE, marks=None),
+        again("test_contract.py", options=BUT_TABLES, marks=None),
+        again("test_contract.py", options=TABLES),
         again("test_contract.py", options=IN_MEMORY, marks=pytest.mark.soak, timeout=800),
         again("test_contract.py", options=IN_FOLDERS, marks=pytest.mark.soak, timeout=800),
         # In one process, since each takes seconds to start.

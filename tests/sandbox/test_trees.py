@@ -45,7 +45,7 @@ def judged(data: bytes) -> Tar | None:
 
 
 @given(st.lists(members, max_size=8))
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_what_is_judged_good_stays_below_and_within_bounds(entries: list[tuple[str, bytes, str, bytes, int]]) -> None:
     tar = judged(written(entries))
     if tar is None:
@@ -70,7 +70,7 @@ def test_what_is_judged_good_stays_below_and_within_bounds(entries: list[tuple[s
 
 
 @given(st.data())
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_a_damaged_tar_is_judged_or_refused(data: st.DataObject) -> None:
     good = bytearray(written([("a", tarfile.DIRTYPE, "", b"", 0), ("a/f", tarfile.REGTYPE, "", b"content", 0)]))
     for _ in range(data.draw(st.integers(1, 6))):

@@ -68,12 +68,13 @@ def test_lockstep_survives_its_services(base: Path, undisturbed, tmp_path: Path)
         assert [fields["versions"] for fields in evaluated] == [[0, 0], [2, 2], [4, 4], [5, 5]]
         assert_each_prompt_once(run, PROMPTS)
         assert len(run.entries("step_replayed")) >= 2
+        assert run.entries("step_repeated"), "the trainer died after its first step, of which it has no checkpoint"
         assert run.final_weights() == undisturbed
         assert run.left_behind() == []
 
 
 def test_free_running_survives_its_services(base: Path, tmp_path: Path) -> None:
-    with rl_run(base, tmp_path / "run") as run:
+    with rl_run(base, tmp_path / "run", "rl.checkpoint_seconds=0") as run:
         run.start()
         strike(run, "worker-0", sampling(0))
         strike(run, "trainer", training(1))
@@ -81,6 +82,7 @@ def test_free_running_survives_its_services(base: Path, tmp_path: Path) -> None:
         run.finish_rl()
         assert_each_prompt_once(run, PROMPTS)
         assert run.lineage("rl")["result"]["masked"] == 0
+        assert run.entries("step_repeated") == [], "each step has its checkpoint"
         assert run.left_behind() == []
 
 

@@ -82,7 +82,7 @@ def test_the_true_fix_survives_tokenizer_and_edit_for_every_task(
 ) -> None:
     form = CompactFormat(tokenizer)
     edit = builtin_schema("edit").call_schema()
-    for task in make_tasks(open_source("microrepo"), split, 60, 5, tmp_path):
+    for task in make_tasks(open_source("microrepo"), split, 30, 5, tmp_path):
         files = {path: data.decode() for path, data in read_files(task.directory).items()}
         repair = reference_repair(task)
         ids = form.render_turn("", "", [f"edit {repair.file} {repair.line} {repair.right}"])
@@ -133,7 +133,7 @@ async def test_the_oracle_solves_its_tasks(
     rewrites: float,
 ) -> None:
     summaries = 0
-    for task in train_tasks[:8]:
+    for task in train_tasks[:4]:
         stop, verdict, recorder, calls = await demonstrate(
             task, sandboxes, tokenizer, grader, trigger=trigger, slip=slip, rewrites=rewrites
         )

@@ -16,7 +16,7 @@ scalars = (
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3))
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.dictionaries(text, values, max_size=5))
 def test_what_is_written_is_read_back(table: dict[str, object]) -> None:
     assert tomllib.loads(toml.dumps(table)) == table

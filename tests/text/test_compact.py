@@ -22,7 +22,7 @@ def test_a_rendered_turn_parses_back(thinking: str, text: str, calls: list[str])
     assert turn.thinking_tokens + turn.call_tokens + turn.message_tokens == len(ids)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(sampled=any_ids)
 def test_any_sampled_ids_parse_and_every_token_is_counted(sampled: list[int]) -> None:
     turn = FORMAT.parse(sampled)
@@ -46,7 +46,7 @@ def read_back(ids: list[int]) -> list[tuple[str, list[int]]]:
     return messages
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     system=texts,
     user=texts,

@@ -76,7 +76,7 @@ def same_segments(one: list[Segment], other: list[Segment]) -> None:
                 assert first.tobytes() == second.tobytes(), name
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(written=st.lists(traces, max_size=4))
 def test_every_field_comes_back(written: list[Trace]) -> None:
     read = [trace for batch in to_table(written).to_batches(max_chunksize=2) for trace in from_batch(batch)]
@@ -98,7 +98,7 @@ def test_lone_surrogates_do_not_lose_a_trace(trace: Trace) -> None:
     assert next(from_batch(batch)).diff == "a?"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(traces)
 def test_lines_hold_every_field(trace: Trace) -> None:
     if any(not np.isfinite(segment.logprobs).all() for segment in trace.segments):

@@ -70,7 +70,7 @@ def shape(text: str) -> list[tuple[str, str, str]]:
 PLAIN = shape(to_markdown(trace_of(["x"] * COUNT), signals=SIGNALS))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(hostile.map(lambda text: f"x{text}"), min_size=COUNT, max_size=COUNT))
 def test_nothing_that_was_said_forges_structure_on_the_page(texts: list[str]) -> None:
     page = to_markdown(trace_of(texts), signals=[{**SIGNALS[0], "files": [texts[0]]}])
@@ -98,7 +98,7 @@ def validated(trace: Trace, **more: Any) -> Trajectory:
     return Trajectory.model_validate_json(json.dumps(to_atif(trace, agent_version="0", **more)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(hostile, min_size=COUNT, max_size=COUNT), st.integers(0, 8))
 def test_every_trajectory_is_valid_wherever_it_ended(texts: list[str], length: int) -> None:
     trace = trace_of(texts)

@@ -44,7 +44,7 @@ acts = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(prompt=ids, played=st.lists(acts, max_size=8), kept=st.floats(0, 1))
 def test_what_was_recorded_is_read_back_as_far_as_whole_frames_go(
     prompt: list[int], played: list[Act], kept: float

@@ -3,10 +3,14 @@
 import json
 import math
 import os
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +22,7 @@ leaves = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(al
 trees = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.dictionaries(st.text(max_size=5), trees, max_size=4))
 def test_what_is_saved_is_loaded(tmp_path_factory, state):
     state = {**state, "tensor": torch.tensor([1, 2], dtype=torch.int16)}
@@ -37,6 +41,41 @@ def test_tensors_keep_dtype_and_bits(tmp_path, dtype):
     assert torch.equal(loaded["a"], tensor)
     assert torch.equal(loaded["b"], view)
     assert loaded["scalar"].shape == ()
+
+
+def test_files_of_earlier_programs_are_read_and_theirs_read_ours(tmp_path):
+    path = save_checkpoint(tmp_path, 1, {"odd": torch.ones(3, dtype=torch.uint8), "w": torch.randn(4), "n": 3})
+    file = path / "tensors.safetensors"
+    found = safetensors.torch.load(file.read_bytes())
+    file.write_bytes(earlier := safetensors.torch.save(found))
+    head = json.loads((path / "state.json").read_text())
+    (path / "state.json").write_text(json.dumps(head | {"digest": xxhash.xxh3_128_hexdigest(earlier)}))
+    loaded = load_checkpoint(path)
+    assert torch.equal(loaded["w"], found["/w"])
+    assert torch.equal(loaded["odd"], found["/odd"])
+    assert loaded["n"] == 3
+
+
+PROCESS = Path("/proc/self")
+
+
+@pytest.mark.skipif(not os.access(PROCESS / "clear_refs", os.W_OK), reason="measures memory by Linux's /proc")
+def test_neither_saving_nor_loading_needs_the_state_twice(tmp_path):
+    def peak_mb() -> float:
+        return int(re.search(r"VmHWM:\s+(\d+) kB", (PROCESS / "status").read_text())[1]) / 1000
+
+    def begin_mb() -> float:
+        (PROCESS / "clear_refs").write_text("5")  # the peak begins anew at what is used now
+        return peak_mb()
+
+    state = {str(number): torch.ones(800_000) for number in range(20)}
+    size_mb, begun = 64, begin_mb()
+    path = save_checkpoint(tmp_path, 1, state)
+    assert peak_mb() - begun < 0.3 * size_mb
+    begun = begin_mb()
+    for name, tensor in load_checkpoint(path).items():
+        state[name].copy_(tensor)
+    assert peak_mb() - begun < 1.3 * size_mb, "the mapped file itself counts once"
 
 
 def test_the_newest_are_kept(tmp_path):

@@ -26,7 +26,13 @@ class Supervised:
     """A service that is restarted when it dies, at most `restarts` times."""
 
     def __init__(
-        self, remote: Remote, restarts: int, *, on_event: OnEvent | None = None, start_deadline: float = 60.0
+        self,
+        remote: Remote,
+        restarts: int,
+        *,
+        on_event: OnEvent | None = None,
+        start_deadline: float = 60.0,
+        health_deadline: float = 60.0,
     ) -> None:
         self.remote, self.restarts = remote, restarts
         self.incarnation = 1
@@ -36,7 +42,7 @@ class Supervised:
         """Number of restarts so far."""
         self.local_pid: int | None = None
         """Pid of the service's current process, set by `record_start`; None if the process is on another machine."""
-        self._on_event, self._start_deadline = on_event, start_deadline
+        self._on_event, self._start_deadline, self._health_deadline = on_event, start_deadline, health_deadline
         self._healing = asyncio.Lock()
 
     @property
@@ -78,7 +84,7 @@ class Supervised:
             await asyncio.sleep(every)
             seen = self.incarnation
             # The deadline is long, so that a slow process on a busy machine is not taken for dead.
-            health = await self.remote.health(deadline=self._start_deadline)
+            health = await self.remote.health(deadline=self._health_deadline)
             if not health.alive:
                 await self.heal(seen, f"{self.name} was found dead: {health.detail}")
 
@@ -110,9 +116,15 @@ async def start_supervised(
     cluster: Cluster, limits: ClusterRecipe, journal: Journal, name: str, service: str, *args: Any, cpus: float = 0.1
 ) -> Supervised:
     """Start a service that may be restarted up to `limits.restarts` times."""
-    seconds = limits.call_seconds
+    seconds = limits.start_seconds
     async with journal.waiting(on=name, deadline=seconds):
         remote = await cluster.start(name, service, *args, cpus=cpus, deadline=seconds)
-    supervised = Supervised(remote, limits.restarts, on_event=journal.event, start_deadline=seconds)
+    supervised = Supervised(
+        remote,
+        limits.restarts,
+        on_event=journal.event,
+        start_deadline=seconds,
+        health_deadline=limits.call_seconds,
+    )
     await supervised.record_start()
     return supervised

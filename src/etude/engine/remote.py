@@ -14,15 +14,16 @@ from typing import Any
 
 from etude.cluster.contract import ClusterError, DeadlineExceeded, Remote, ServiceFailed
 from etude.engine.protocol import EngineError, EngineInfo, EngineStats, GenerateRequest, Generation
+from etude.recipe.compute import ClusterRecipe
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 
 class RemoteEngine:
-    def __init__(self, remote: Remote, *, deadline: float, lockstep: bool = False) -> None:
-        """`deadline` is in seconds from sending a request to its answer, engine restarts included."""
+    def __init__(self, remote: Remote, limits: ClusterRecipe, *, lockstep: bool = False) -> None:
+        """The deadlines in `limits` count from sending a request to its answer, engine restarts included."""
         self._remote = remote
-        self._deadline = deadline
+        self._limits = limits
         self._lockstep = lockstep
 
     @property
@@ -30,40 +31,42 @@ class RemoteEngine:
         return self._remote.name
 
     async def info(self) -> EngineInfo:
-        answer: EngineInfo = await self._answer("info")
+        answer: EngineInfo = await self._answer("info", deadline=self._limits.call_seconds)
         return answer
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        answer: Generation = await self._answer("generate", request, resend=not self._lockstep)
+        answer: Generation = await self._answer(
+            "generate", request, deadline=self._limits.generate_seconds, resend=not self._lockstep
+        )
         return answer
 
     async def abort(self, request_id: str) -> None:
         await self._unless_dead("abort", request_id)
 
     async def open(self, conversations: list[str]) -> None:
-        await self._answer("open", conversations)
+        await self._answer("open", conversations, deadline=self._limits.call_seconds)
 
     async def close(self, conversation: str) -> None:
         await self._unless_dead("close", conversation)
 
     async def update(self, version: int) -> None:
-        await self._answer("update", version)
+        await self._answer("update", version, deadline=self._limits.weights_seconds)
 
     async def stats(self) -> EngineStats:
-        answer: EngineStats = await self._answer("stats")
+        answer: EngineStats = await self._answer("stats", deadline=self._limits.call_seconds)
         return answer
 
     async def _unless_dead(self, method: str, argument: str) -> None:
         """Call a method, unless the engine is dead: then there is nothing to abort or close."""
         try:
-            await self._remote.call(method, argument, deadline=self._deadline)
+            await self._remote.call(method, argument, deadline=self._limits.call_seconds)
         except ClusterError as error:
             if isinstance(error, (DeadlineExceeded, ServiceFailed)):
                 raise EngineError(f"{self.name}.{method}({argument!r}): {error}") from error
 
-    async def _answer(self, method: str, *arguments: Any, resend: bool = True) -> Any:
+    async def _answer(self, method: str, *arguments: Any, deadline: float, resend: bool = True) -> Any:
         """Call a method and return its result. With `resend`, call again if the engine died and was restarted."""
-        until = time.monotonic() + self._deadline
+        until = time.monotonic() + deadline
         while True:
             try:
                 return await self._remote.call(method, *arguments, deadline=max(until - time.monotonic(), 0.001))
@@ -75,16 +78,17 @@ class RemoteEngine:
                         f"{self.name} died during {method}, and with it the open conversations of the lockstep round; "
                         f"replay the step from its beginning ({error})"
                     ) from error
-                await self._wait_until_alive(method, until, error)
+                await self._wait_until_alive(method, until, deadline, error)
 
-    async def _wait_until_alive(self, method: str, until: float, cause: ClusterError) -> None:
-        """Wait for the restarted engine. Raises EngineError, with the last error, at the monotonic time `until`."""
+    async def _wait_until_alive(self, method: str, until: float, deadline: float, cause: ClusterError) -> None:
+        """Wait for the restarted engine. Raises EngineError, with the last error, at the monotonic time `until`, which
+        is the end of `deadline` seconds."""
         pause = FIRST_PAUSE
         while True:
             left = until - time.monotonic()
             if left <= 0:
                 raise EngineError(
-                    f"waited {self._deadline:g} s for {self.name} to be restarted and to answer {method}: {cause}"
+                    f"waited {deadline:g} s for {self.name} to be restarted and to answer {method}: {cause}"
                 ) from cause
             await asyncio.sleep(min(pause, left))
             pause = min(2 * pause, LONGEST_PAUSE)

@@ -61,7 +61,7 @@ async def run_continued(context: RunContext) -> dict[str, Any]:
                 took.append(taken - used)
                 append_rows(metrics, [row | {"step": number, "seconds": took[-1]}])
                 context.screen.update("continued", {**row, "step": int(min(taken, seconds)), "total": int(seconds)})
-        await trainer.call("export", deadline=recipe.cluster.call_seconds)
+        await trainer.call("export", deadline=recipe.cluster.weights_seconds)
     finally:
         await dismiss(engine, trainer, boxed=[worker])
     rows = read_metrics(metrics)
@@ -80,8 +80,8 @@ class _Rounds:
         self, context: RunContext, setup: RolloutSetup, trainer: Supervised, engine: Supervised, worker: Supervised
     ) -> None:
         self._context, self._setup, self._trainer, self._worker = context, setup, trainer, worker
-        self._deadline = context.recipe.cluster.call_seconds
-        self._engine = RemoteEngine(engine.remote, deadline=self._deadline)
+        self._limits = context.recipe.cluster
+        self._engine = RemoteEngine(engine.remote, self._limits)
         self._form = format_of(context.recipe.harness, context.paths.tokenizer)
         self._tasks = usable_tasks(context, Split.TRAIN)
         self._held_out = [task for split in (Split.DEV, Split.TEST) for task in usable_tasks(context, split)]
@@ -89,7 +89,7 @@ class _Rounds:
 
     async def begin(self) -> int:
         """Load the trainer's newest weights into the engine. Return the number of the next round, counted from 0."""
-        status: Mapping[str, Any] = await self._trainer.call("status", deadline=self._deadline)
+        status: Mapping[str, Any] = await self._trainer.call("status", deadline=self._limits.call_seconds)
         await self._engine.update(status["rounds"])
         return int(status["rounds"])
 
@@ -99,7 +99,7 @@ class _Rounds:
         made = await self._demonstrate(number, folder)
         demonstrations, traces = str(folder / "demonstrations"), str(folder / "samples" / "traces")
         metrics: dict[str, Any] = await self._trainer.call(
-            "train", number, demonstrations, traces, passed, used_share, deadline=self._deadline
+            "train", number, demonstrations, traces, passed, used_share, deadline=self._limits.train_seconds
         )
         await self._engine.update(number + 1)
         return {**metrics, "sampled": sampled, "passed": len(passed), "demonstrations": made}

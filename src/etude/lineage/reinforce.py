@@ -76,7 +76,7 @@ async def _learn(context: RunContext, on_dev: EvaluationRecipe) -> dict[str, Any
         context.screen.update("rl", {"step": 0, "total": recipe.rl.steps})
         run = RlRun(recipe, paths, crew, context.journal, prompts, update=update, evaluate=evaluate_dev)
         await run.run()
-        await crew.trainer.call("export", deadline=recipe.cluster.call_seconds)
+        await run.export()
         worker = [await w.call("stats", deadline=recipe.cluster.call_seconds) for w in crew.workers]
     finally:
         await crew.dismiss()

@@ -42,14 +42,14 @@ async def _run_as_service(context: RunContext, stage: str, recipe: dict[str, Any
     as often as the recipe allows, and resumes."""
     service = "etude.pretrain.service:StageService"
     supervised = await context.start(stage, service, stage, str(context.paths.root), recipe, cpus=1.0)
-    deadline = context.recipe.cluster.call_seconds
+    limits = context.recipe.cluster
     try:
         while True:
             incarnation = supervised.incarnation
             try:
-                async for update in supervised.remote.stream("run", deadline=deadline):
+                async for update in supervised.remote.stream("run", deadline=limits.train_seconds):
                     context.screen.update(stage, update)
-                result: dict[str, Any] = await supervised.remote.call("result", deadline=deadline)
+                result: dict[str, Any] = await supervised.remote.call("result", deadline=limits.call_seconds)
                 return result
             except (ServiceDied, DeadlineExceeded) as error:
                 context.screen.note(f"{error}; starting it again where it was")

@@ -101,6 +101,7 @@ class HarnessRecipe(Section):
         "qwen3",
         "qwen3-coder",
         "glm4.5",
+        "llama3",
         "kimi-k2",
         "deepseek-v3",
         "deepseek-v3.1",

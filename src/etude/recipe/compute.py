@@ -26,6 +26,15 @@ class ClusterRecipe(Section):
     nodes: int = Field(1, ge=1)
     """Number of cluster nodes, including the driver's. More than 1 simulates that many nodes on this machine."""
     call_seconds: float = Field(120.0, gt=0)
-    """Deadline of an ordinary call between services, in seconds."""
+    """Deadline of a short call between services, such as a status, in seconds."""
+    start_seconds: float = Field(300.0, gt=0)
+    """Deadline of a service's start, in which it loads its model, in seconds."""
+    generate_seconds: float = Field(600.0, gt=0)
+    """Deadline of one answer of the engine, its restarts included, in seconds."""
+    train_seconds: float = Field(3600.0, gt=0)
+    """Deadline of one RL step, of `log_every` steps of a supervised stage, and of one round of continued SFT, in
+    seconds."""
+    weights_seconds: float = Field(600.0, gt=0)
+    """Deadline of publishing, loading or exporting a version of the weights, in seconds."""
     restarts: int = Field(5, ge=0)
     """Maximum number of restarts of one service within a stage; the next crash fails the stage."""

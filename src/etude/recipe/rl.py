@@ -81,7 +81,8 @@ class ReplayRecipe(Section):
 
 class RlRecipe(Section):
     # RL without draft_loss left the MTP heads as they were: another result, but of no other stage or evaluation.
-    LATER: ClassVar[frozenset[str]] = frozenset({"trust_by", "trust_difference", "draft_loss"})
+    LATER: ClassVar[frozenset[str]] = frozenset({"trust_by", "trust_difference", "draft_loss", "checkpoint_seconds"})
+
     mode: Literal["async", "sync"] = "async"
     """Whether RL samples and trains at the same time ("async"), or alternates between both ("sync"), which is
     bit-reproducible."""
@@ -143,5 +144,9 @@ class RlRecipe(Section):
     of the RL step that it belongs to. This takes no time from RL, but shows no results while RL runs."""
     evaluate_samples: int = Field(4, ge=1)
     """Number of rollouts per task in the dev evaluations, which is also the k of their pass@k."""
+    checkpoint_seconds: float = Field(20.0, ge=0)
+    """Minimum seconds between two checkpoints of the trainer, which are written at the end of a step; 0 writes one at
+    every step. Large ones are further apart, so that writing them takes at most a twentieth of the time. After the
+    trainer's death the steps since its last checkpoint are trained again, to the same bits."""
     keep_checkpoints: int = Field(2, ge=1)
-    """Number of trainer checkpoints to keep on disk; every RL step writes a checkpoint."""
+    """Number of trainer checkpoints to keep on disk."""

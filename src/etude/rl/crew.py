@@ -89,5 +89,5 @@ async def gather_crew(
     )
     workers = [await start_worker(f"worker-{number}", "train") for number in range(recipe.rl.workers)]
     evaluator = None if recipe.rl.evaluate_after else await start_worker("evaluator", "dev")
-    rollouts = RemoteEngine(engine.remote, deadline=recipe.cluster.call_seconds, lockstep=sync)
+    rollouts = RemoteEngine(engine.remote, recipe.cluster, lockstep=sync)
     return Crew(trainer, engine, workers, evaluator, rollouts)

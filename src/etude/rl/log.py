@@ -60,7 +60,7 @@ class RlLog:
             for r in read_rows(self._records)
             if r["id"] in wanted
         }
-        found = {t.id: t for t in read_traces(self._traces) if t.id in verdicts}
+        found = {t.id: t for t in read_traces(self._traces, only=verdicts.keys())}
         return {name: (for_training(trace), verdicts[name]) for name, trace in found.items()}
 
 

@@ -133,6 +133,9 @@ class Reconciler:
     admitted: int = 0
     live: dict[int, Group] = field(default_factory=dict)
     """Groups of rollouts that are admitted (may be sampled) and not yet trained on, by index."""
+    past: dict[int, Group] = field(default_factory=dict)
+    """Groups that were trained on, by index. Decisions do not depend on them; they tell of which attempts a step that
+    the trainer has to repeat consisted."""
     training: TrainStarted | None = None
     consumed: list[tuple[int, ...]] = field(default_factory=list)
     """Indices of the groups that each step trained on, in order of steps."""
@@ -212,7 +215,7 @@ class Reconciler:
                 if self.training is None or self.training.step != step:
                     raise ProtocolViolation(f"{event} but {self.training} is being trained")
                 for group in self.training.groups:
-                    del self.live[group]
+                    self.past[group] = self.live.pop(group)
                 self.consumed.append(self.training.groups)
                 self.training = None
                 self.trained += 1

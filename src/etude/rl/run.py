@@ -1,14 +1,15 @@
 """The RL driver: carries out the reconciler's decisions.
 
 All I/O happens here, around a pure state machine. The driver keeps no state that must survive: what happened is in the
-log (`rl/log.py`), what was trained is in the trainer's checkpoint, and a killed run is rebuilt from the two.
+log (`rl/log.py`), from which a killed run is rebuilt. The trainer's checkpoint may be some steps older than the log;
+the driver then sends it the batches of these steps again, read from the log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -24,7 +25,9 @@ from etude.rl.log import RlLog, Sampled, for_training
 from etude.rl.reconciler import (
     Admitted,
     Finished,
+    Group,
     Lost,
+    MemberState,
     Plan,
     ProtocolViolation,
     Reconciler,
@@ -56,6 +59,7 @@ class RlRun:
         """`prompts` are the ids of the train tasks in the order of use; each is used once."""
         self.recipe, self.rl, self.paths, self.crew, self.journal = recipe, recipe.rl, paths, crew, journal
         self.prompts, self.update, self.evaluate = prompts, update, evaluate
+        self.limits = recipe.cluster
         self.sync = self.rl.mode == "sync"
         plan = Plan(
             steps=self.rl.steps,
@@ -97,7 +101,8 @@ class RlRun:
             await self._resume()
             while not self.machine.done:
                 self._carry_out()
-                async with self.journal.waiting(on=self._awaited(), deadline=self.recipe.harness.wall_seconds * 4):
+                on, deadline = self._awaited()
+                async with self.journal.waiting(on=on, deadline=deadline):
                     await self._changed.wait()
                 self._changed.clear()
                 if self._failure is not None:
@@ -112,13 +117,12 @@ class RlRun:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _resume(self) -> None:
-        """Reconcile the log with the trainer's checkpoint, since either may be one write ahead of the other."""
-        status = await self.crew.trainer.call("status", deadline=self._deadline)
-        if status["step"] < self.machine.trained:
-            raise ProtocolViolation(
-                f"the newest whole checkpoint of RL is of step {status['step']}, {self.machine.trained} were trained: "
-                f"one in {self.paths.checkpoints('rl')} is damaged or gone; restore it, or run under another name"
-            )
+        """Reconcile the log with the trainer and the engine. The trainer may have done one step that the log does not
+        have yet, or have lost some that it has. The engine starts with the newest version that can be read."""
+        if (await self.crew.rollouts.stats()).version < self.machine.trained:
+            await self._ask_trainer(self.machine.trained, "status", deadline=self.limits.call_seconds)
+            await self._swap(self.machine.trained)
+        status = await self.crew.trainer.call("status", deadline=self.limits.call_seconds)
         training = self.machine.training
         if training is not None and status["step"] == training.step + 1:
             self.update({"step": status["step"], "total": self.rl.steps, **status["metrics"]})
@@ -130,7 +134,7 @@ class RlRun:
             for group, live in self.machine.live.items()
             for member, state in enumerate(live.members)
         }
-        self.finished = self.log.restore(wanted)
+        self.finished = await asyncio.to_thread(self.log.restore, wanted)
         # An evaluation that was running, or had not started, when the driver died; `evaluate` skips a finished one.
         await self._evaluate_if_due(self.machine.trained)
         if self.machine.training is not None:
@@ -226,12 +230,10 @@ class RlRun:
             self._changed.set()
 
     async def _train(self, action: TrainStarted) -> None:
-        groups = [self._group(index) for index in action.groups]
+        groups = [self._group(index, self.machine.live[index], self.finished) for index in action.groups]
         begun = time.monotonic()
-        async with self.journal.waiting(on="trainer", deadline=self._deadline):
-            metrics = await self.crew.trainer.call("train", action.step, groups, deadline=self._deadline)
-        async with self.journal.waiting(on="engine", deadline=self._deadline):
-            await self._swap(action.step + 1)
+        metrics = await self._ask_trainer(action.step, "train", action.step, groups, deadline=self.limits.train_seconds)
+        await self._swap(action.step + 1)
         row = {"step": action.step + 1, "total": self.rl.steps, "seconds": time.monotonic() - begun, **metrics}
         self.update(row | {"engine": asdict(await self.crew.rollouts.stats())})
         await self._evaluate_if_due(action.step + 1)
@@ -244,12 +246,54 @@ class RlRun:
     async def _swap(self, version: int) -> None:
         """Switch the engine to a weight version. If the engine refuses the version as damaged, let the trainer publish
         it again, then try once more."""
+        seconds = self.limits.weights_seconds
         try:
-            await self.crew.rollouts.update(version)
+            async with self.journal.waiting(on="engine", deadline=seconds):
+                await self.crew.rollouts.update(version)
         except UpdateRefused as error:
             self.journal.event("version_refused", version=version, reason=str(error))
-            await self.crew.trainer.call("republish", deadline=self._deadline)
-            await self.crew.rollouts.update(version)
+            await self._ask_trainer(version, "republish", deadline=seconds)
+            async with self.journal.waiting(on="engine", deadline=seconds):
+                await self.crew.rollouts.update(version)
+
+    async def export(self) -> None:
+        """Let the trainer write the weights after the last step as a Hugging Face checkpoint."""
+        await self._ask_trainer(self.rl.steps, "export", deadline=self.limits.weights_seconds)
+
+    async def _ask_trainer(self, done: int, method: str, *args: Any, deadline: float) -> Any:
+        """Call a method of the trainer that needs `done` steps to be done. A trainer that died, now or before, is
+        restarted and first trains again what it has lost."""
+        trainer = self.crew.trainer
+        while True:
+            seen = trainer.incarnation
+            try:
+                await self._repeat_lost_steps(done)
+                async with self.journal.waiting(on="trainer", deadline=deadline):
+                    return await trainer.remote.call(method, *args, deadline=deadline)
+            except ServiceDied as death:
+                await trainer.heal(seen, str(death))
+                self._changed.set()
+
+    async def _repeat_lost_steps(self, done: int) -> None:
+        """Send the trainer the batches of all steps between its newest checkpoint and step `done` again. The versions
+        that it publishes are there already, with the same bits."""
+        trainer, limits = self.crew.trainer.remote, self.limits
+        status = await trainer.call("status", deadline=limits.call_seconds)
+        for step in range(status["step"], done):
+            groups = await self._past_groups(step)
+            self.journal.event("step_repeated", step=step)
+            async with self.journal.waiting(on="trainer", deadline=limits.train_seconds):
+                await trainer.call("train", step, groups, deadline=limits.train_seconds)
+            self._changed.set()  # `run` waits as long for each step as for a first one
+
+    async def _past_groups(self, step: int) -> list[TrainingGroup]:
+        """Read the batch of an earlier step from the log."""
+        past = {index: self.machine.past[index] for index in self.machine.consumed[step]}
+        wanted = {
+            self._job(i, n, state.attempt).id for i, group in past.items() for n, state in enumerate(group.members)
+        }
+        found = await asyncio.to_thread(self.log.restore, wanted)
+        return [self._group(index, group, found) for index, group in past.items()]
 
     async def _evaluate_if_due(self, step: int) -> None:
         """Start the evaluation due after `step` steps (0 is before the first update), if there is one.
@@ -265,13 +309,17 @@ class RlRun:
         else:
             self._spawn(evaluation, self._evaluations)
 
-    def _group(self, index: int) -> TrainingGroup:
-        live = self.machine.live[index]
+    def _group(self, index: int, group: Group, finished: Mapping[str, tuple[Trace, Verdict]]) -> TrainingGroup:
         members: list[TrainingMember | None] = []
-        for number, state in enumerate(live.members):
-            found = self.finished.get(self._job(index, number, state.attempt).id)
-            members.append(None if found is None else TrainingMember(*found))
-        return TrainingGroup(index, live.version, tuple(members))
+        for number, member in enumerate(group.members):
+            name = self._job(index, number, member.attempt).id
+            if member.state is MemberState.DONE and name not in finished:
+                raise ProtocolViolation(
+                    f"rollout {name} finished, but its trace or record is gone from {self.paths.rl}: restore it, or "
+                    "run under another name"
+                )
+            members.append(TrainingMember(*finished[name]) if member.state is MemberState.DONE else None)
+        return TrainingGroup(index, group.version, tuple(members))
 
     def _job(self, group: int, member: int, attempt: int) -> RolloutJob:
         return RolloutJob(
@@ -288,12 +336,12 @@ class RlRun:
         self.log.append(event)
         self.machine.apply(event)
 
-    def _awaited(self) -> str:
-        return "trainer" if self.machine.training is not None and not self.machine.in_flight else "rollouts"
-
-    @property
-    def _deadline(self) -> float:
-        return self.recipe.cluster.call_seconds
+    def _awaited(self) -> tuple[str, float]:
+        """Return what the run waits for now, and its deadline."""
+        seconds = self.recipe.harness.wall_seconds * 4
+        if self.machine.training is None or self.machine.in_flight:
+            return "rollouts", seconds
+        return "trainer", max(seconds, self.limits.train_seconds + self.limits.weights_seconds)
 
     def _spawn(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
         task = asyncio.create_task(work)

@@ -1,14 +1,14 @@
 """The trainer service: each call takes one batch of groups and publishes one version of the weights.
 
-Invariants: a step's checkpoint is on disk before its version is published and before the call returns. So a trainer
-that died and was restarted knows which step it is at, and neither repeats nor skips one. The same batch from the same
-checkpoint gives the same bits.
+Invariants: a step's version is published before the call returns. The same batch from the same weights and moments
+gives the same bits. So checkpoints can be minutes apart: a trainer that was restarted is at the step of its newest
+checkpoint, and the driver sends it the batches since then again, whose versions are published already.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,18 @@ from etude.rl.loss import policy_loss
 from etude.rl.measure import StepMeter, most_sampled_version, probe_replay, reference_kl
 from etude.rl.scoring import ScoredBatch, score_groups
 from etude.rl.trust import trust_region
-from etude.training import Compute, MasterWeights, build_optimizer
-from etude.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
-from etude.weights import CorruptVersion, RawTensor, Tensors, WeightStore
+from etude.training import Compute, MasterWeights, TrainingError, build_optimizer
+from etude.training.checkpoint import latest_checkpoint, load_checkpoint, require_finite, save_checkpoint
+from etude.weights import CorruptVersion, RawTensor, Tensors, VersionExists, WeightStore
 from etude.weights.torch_bridge import from_state_dict, into_module
+
+_SAVE_SHARE = 20
+"""Checkpoints are at least this many times as far apart as the last one took to write, so that those of a large model
+take no more than a twentieth of the time."""
+
+
+class OutOfStep(TrainingError):
+    """The trainer was asked for a step that is not its next one."""
 
 
 class RlTrainer:
@@ -38,7 +46,7 @@ class RlTrainer:
         self.rl = self.recipe.rl
         self.journal = Journal(self.paths.journal, "trainer")
         self.step = 0
-        """Number of steps done; also the version published last."""
+        """Number of steps done; also the number of the version that these weights are."""
         self.metrics: dict[str, Any] = {}
         torch.set_num_threads(self.compute.threads)
         # Not use_deterministic_algorithms: it imports the compiler, which takes seconds and creates folders of its own.
@@ -55,8 +63,12 @@ class RlTrainer:
         self.probed: Transformer | None = None
         """A second network, used to measure the effect of expert replay; created when the first measurement is due."""
         self._resume()
+        self._saved, self._save_seconds = time.monotonic(), 0.0
         self.store = WeightStore(store, anchor_every=self.recipe.weights.anchor_every)
-        self._drop_damaged_version()
+        self._base: tuple[int, Tensors] | None = None
+        """The version published last, its number and tensors: the next one is stored as a delta on it. None if it has
+        to be read from the store."""
+        self._drop_damaged_versions()
         self.metrics |= self._publish(self._tensors())
         self._idle: Waiting | None = None
         self._wait_for_rollouts()
@@ -70,7 +82,7 @@ class RlTrainer:
         if step == self.step - 1:
             return self.metrics
         if step != self.step:
-            raise ValueError(f"asked to train step {step}, but {self.step} is next")
+            raise OutOfStep(f"asked to train step {step}, but {self.step} is next")
         self._end_of_waiting()
         begun = time.monotonic()
         with torch.no_grad():
@@ -85,11 +97,14 @@ class RlTrainer:
                 self._accumulate(part, meter, drafted)
             if rows:
                 meter.optimizer(self.optimizer.step())
-        tensors = self._tensors()  # raises on unsound weights before the step has written anything
+        # Both raise on unsound numbers before the step has written anything.
+        tensors = self._tensors()
+        require_finite(self.optimizer.state_dict(), f"no version is made of step {step}")
         self.step += 1
         trained = time.monotonic() - begun
         self.metrics = {**batch.summary(self.step - 1), **meter.summary(), **probe, "train_seconds": trained}
-        self._save()
+        if self._save_is_due():
+            self._save()
         self.metrics |= self._publish(tensors)
         self.journal.metrics(step=self.step, **{k: v for k, v in self.metrics.items() if isinstance(v, int | float)})
         self._wait_for_rollouts()
@@ -98,11 +113,12 @@ class RlTrainer:
     def republish(self) -> dict[str, Any]:
         """Publish the current version again, after its stored copy turned out to be damaged."""
         self.store.withdraw(self.step)
+        self._base = None  # what it stands on may be damaged too
         self.journal.event("version_republished", version=self.step)
         return self._publish(self._tensors())
 
     def export(self) -> str:
-        """Write the current step's weights as a Hugging Face checkpoint, and return its folder."""
+        """Write the current weights as a Hugging Face checkpoint, and return its folder."""
         self._end_of_waiting()
         self.optimizer.masters.restore()
         folder = self.paths.model("rl")
@@ -153,17 +169,25 @@ class RlTrainer:
         serve(model)
         return model
 
+    def _save_is_due(self) -> bool:
+        if self.step == self.rl.steps or not self.rl.checkpoint_seconds:
+            return True
+        return time.monotonic() - self._saved >= max(self.rl.checkpoint_seconds, _SAVE_SHARE * self._save_seconds)
+
     def _save(self) -> None:
+        begun = time.monotonic()
         state = {"optimizer": self.optimizer.state_dict(), "buffers": dict(self.model.named_buffers())}
         folder = self.paths.checkpoints("rl")
         save_checkpoint(folder, self.step, {**state, "metrics": self.metrics}, keep=self.rl.keep_checkpoints)
+        self._saved = time.monotonic()
+        self._save_seconds = self._saved - begun
 
     def _resume(self) -> None:
         found = latest_checkpoint(self.paths.checkpoints("rl"))
         if found is None:
             return
         self.step, path = found
-        state = load_checkpoint(path)
+        state = load_checkpoint(path, checked=True)
         self.optimizer.load_state_dict(state["optimizer"])
         own = dict(self.model.named_buffers())
         for name, value in state["buffers"].items():
@@ -179,28 +203,50 @@ class RlTrainer:
             self._idle.__exit__(None, None, None)
             self._idle = None
 
-    def _drop_damaged_version(self) -> None:
-        """Delete the current weight version from the store if its stored copy is damaged. The run goes on: the
-        trainer's checkpoint holds the same weights, so the version can be published again."""
-        if self.step in self.store.versions():
+    def _drop_damaged_versions(self) -> None:
+        """Delete the newest weight versions from the store whose stored copies are damaged, since an engine starts with
+        the newest. The run goes on: the current one is published again from the checkpoint, and later ones once their
+        steps are trained again."""
+        for version in reversed([v for v in self.store.versions() if v >= self.step]):
             try:
-                self.store.read(self.step)
+                self.store.read(version)
+                return
             except CorruptVersion as error:
-                self.journal.event("version_damaged", version=self.step, reason=str(error))
-                self.store.withdraw(self.step)
+                self.journal.event("version_damaged", version=version, reason=str(error))
+                self.store.withdraw(version)
 
     def _tensors(self) -> dict[str, RawTensor]:
         return from_state_dict(served_state(self.model))
 
+    def _newest(self, versions: Iterable[int]) -> tuple[int, Tensors] | None:
+        """Return the newest of these versions, its number and tensors; None if there is none, or if it is damaged."""
+        if (newest := max(versions, default=None)) is None:
+            return None
+        try:
+            return newest, self.store.read(newest)
+        except CorruptVersion as error:
+            self.journal.event("version_damaged", version=newest, reason=str(error))
+            return None
+
     def _publish(self, tensors: Tensors) -> dict[str, Any]:
         """Publish the current weights as version `step`, unless an earlier process of this run already did."""
-        versions = [v for v in self.store.versions() if v < self.step]
+        published = self.store.versions()
+        base = None if self.step in published else self._base or self._newest(v for v in published if v < self.step)
         try:
-            base = (versions[-1], self.store.read(versions[-1])) if versions else None
-        except CorruptVersion as error:
-            self.journal.event("version_damaged", version=versions[-1], reason=str(error))
-            base = None
-        manifest = self.store.publish(self.step, tensors, base=base)
+            manifest = self.store.publish(self.step, tensors, base=base)
+            self._base = (self.step, tensors)
+        except VersionExists as error:
+            if self.step == 0:  # the store is that of another run
+                raise
+            if self.rl.mode == "sync":
+                raise TrainingError(
+                    f"step {self.step - 1} was trained again and gave other weights than before; rl.mode = sync "
+                    "promises equal ones, on the same machine with the same number of threads"
+                ) from error
+            # Engines have sampled with the stored weights, so those stay. The loss compares with the engine's log-probs
+            # anyway.
+            self.journal.event("version_differs", version=self.step)
+            manifest, self._base = self.store.manifest(self.step), None
         return {
             "version": self.step,
             "delta": manifest.kind == "delta",

@@ -55,12 +55,10 @@ class RolloutWorker:
         self._recipe = Recipe.model_validate(recipe)
         self._paths = RunPaths(Path(run_folder))
         self._lockstep = self._recipe.rl.mode == "sync"
-        deadline = self._recipe.cluster.call_seconds
-        served = (
-            engine if isinstance(engine, Engine) else RemoteEngine(engine, deadline=deadline, lockstep=self._lockstep)
-        )
+        limits = self._recipe.cluster
+        served = engine if isinstance(engine, Engine) else RemoteEngine(engine, limits, lockstep=self._lockstep)
         self._journal = Journal(self._paths.journal, name)
-        self._engine: Engine = WaitedEngine(served, self._journal, deadline)
+        self._engine: Engine = WaitedEngine(served, self._journal, limits.generate_seconds)
         self._form = format_of(self._recipe.harness, self._paths.tokenizer)
         self._setup, self._grader = open_setup(self._recipe, self._paths, fleet)
         self._setup.live = self._paths.live

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.harness.chat_server import ChatServer
 from textual.pilot import Pilot
 
@@ -52,6 +54,14 @@ class Seen:
         await self.pilot.pause()
         return self.text
 
+    async def settle(self, *_: float) -> None:
+        """Waits until what was sent is handled, and what that has sent. Textual's own wait after each key is one for
+        a process that does nothing, of up to a second."""
+        for _ in range(2):
+            await asyncio.sleep(0)
+            if self.app.is_running:
+                await self.pilot._wait_for_screen(PATIENCE)
+
     async def say(self, text: str) -> None:
         self.app.entry.text = text
         await self.pilot.press("enter")
@@ -90,5 +100,9 @@ async def screen(
         )  # fmt: skip
         app.begin(session, policy)
         async with app.run_test(size=size) as pilot:
-            yield Seen(app, pilot, session, endpoint)
+            seen = Seen(app, pilot, session, endpoint)
+            with pytest.MonkeyPatch.context() as patch:
+                for module in ("app", "pilot"):
+                    patch.setattr(f"textual.{module}.wait_for_idle", seen.settle)
+                yield seen
         endpoint.go_on.set()

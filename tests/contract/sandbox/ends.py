@@ -43,9 +43,6 @@ def is_first(process: psutil.Process) -> bool:
 
 
 class EndCases:
-    in_a_row = 50
-    """Boxes, one after the other: enough to see what each leaves behind. Fewer where each takes long."""
-
     @in_a_box()
     async def test_destroy_is_idempotent_and_final(self, box: Box) -> None:
         running = await under_way(box, "sleep 60")
@@ -96,7 +93,7 @@ class EndCases:
         threads, numbers = threading.active_count(), psutil.Process().num_fds()
         children = len(psutil.Process().children(recursive=True))
         assert await asyncio.gather(*(one(n) for n in range(50))) == [str(n) for n in range(50)]
-        for number in range(self.in_a_row):
+        for number in range(20):  # Enough to see what each leaves behind.
             assert await one(number) == str(number)
         assert psutil.Process().num_fds() <= numbers
         # Two boxes may stand ready, of which none need have stood when the others were counted. More were made

@@ -73,7 +73,7 @@ for number in range(300):
 
 
 class FrozenCases:
-    awake_forks = 8
+    awake_forks = 4
     """How often a box that wakes is forked, for each of RACE_TRIES. Fewer in backends where a fork takes long."""
 
     @pytest.mark.parametrize("way", ["snapshot", "fork"])

@@ -155,4 +155,4 @@ class Line(RuleBasedStateMachine):
 
 
 TestLine = Line.TestCase
-TestLine.settings = settings(max_examples=20, stateful_step_count=15)
+TestLine.settings = settings(max_examples=12, stateful_step_count=15)

@@ -76,7 +76,7 @@ CONTENTS = st.sampled_from([*FILES.values(), b"", b"\0", b"def rate(): pass\n"])
 STATES = st.dictionaries(st.sampled_from(["a.py", "b/a.py", "b/c.md", "d.txt"]), CONTENTS, max_size=4)
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(st.lists(st.tuples(STATES, st.sampled_from([".", "b"])), min_size=1, max_size=4))
 def test_what_followed_changes_answers_as_a_fresh_one(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[dict[str, bytes], str]]

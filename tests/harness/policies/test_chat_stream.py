@@ -60,7 +60,7 @@ def test_the_turn_is_the_same_in_pieces_and_at_once() -> None:
     st.lists(st.tuples(st.sampled_from(["read", "bash"]), st.text(max_size=20)), max_size=3),
     st.integers(1, 9),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_answer_is_put_together_again(text: str, thinking: str, calls, size: int) -> None:
     whole = {"usage": {"completion_tokens": 3}, **completion(text=text, raw_calls=calls, reasoning=thinking)}
     assembly = Assembly(lambda piece: None)

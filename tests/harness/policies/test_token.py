@@ -35,7 +35,7 @@ ids = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     turns=st.lists(st.tuples(ids, st.text(max_size=12), st.booleans(), st.booleans()), min_size=1, max_size=8),
     most=st.integers(1, 40),

@@ -145,7 +145,7 @@ def test_changes_are_seen_at_once(files, rounds, watching, globs):
             assert {path: bits for path, bits in kept.items() if path in listed} == signatures(fresh)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(FILES, st.lists(CHANGES, max_size=6))
 def test_an_index_of_yesterday_serves_today(files, changes):
     with laid_out(files) as root:

@@ -24,7 +24,7 @@ from tests.harness.search.trees import (
 from etude.harness.search import Grep, Pattern
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     FILES,
     RULE_FILES,

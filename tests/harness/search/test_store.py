@@ -29,7 +29,7 @@ def told(index: Index) -> tuple[object, ...]:
     return index.paths, index.states, index.always, index.linked, index.ids, shards
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(FILES)
 def test_what_is_loaded_is_what_was_saved(files):
     with tempfile.TemporaryDirectory() as place:

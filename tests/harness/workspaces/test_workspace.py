@@ -114,7 +114,7 @@ async def done_in(box: Box, verb: str, what: str, data: bytes) -> object:
         return type(error)
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(plays=st.lists(st.lists(actions, max_size=6), min_size=2, max_size=4))
 def test_lazy_workspaces_with_a_shared_memo_do_what_a_box_does(tmp_path_factory, plays):
     @in_loop

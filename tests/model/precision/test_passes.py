@@ -48,7 +48,7 @@ def every_part(name: str, x: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("name", QUANTISERS)
 @given(x=tensors(rows=3, width=128))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_loops_and_plain_torch_are_the_same(name: str, x: Tensor) -> None:
     with without_numba():
         plain = every_part(name, x)

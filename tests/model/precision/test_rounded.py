@@ -169,7 +169,7 @@ def whole_case(rounding: str, seed: int) -> tuple[Tensor, list[Tensor], list[int
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @given(seed=seeds)
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_where_nothing_is_lost_every_bit_is_right(rounding: str, dtype: torch.dtype, seed: int) -> None:
     """So scales are applied where they belong, and results are rounded once."""
     x, weights, cuts, _ = whole_case(rounding, seed)
@@ -181,7 +181,7 @@ def test_where_nothing_is_lost_every_bit_is_right(rounding: str, dtype: torch.dt
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @given(seed=seeds)
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_gradients_too(dtype: torch.dtype, seed: int) -> None:
     x, weights, cuts, dy = whole_case("mxfp8", seed)
     got = results("mxfp8", x.to(dtype), [w.to(dtype) for w in weights], cuts, dy.to(dtype))

@@ -319,7 +319,7 @@ class Fleet(RuleBasedStateMachine):
         raise AssertionError(f"never answered: {set(self.asked) - set(self.answers)}")
 
 
-Fleet.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+Fleet.TestCase.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
 TestFleet = Fleet.TestCase
 
 

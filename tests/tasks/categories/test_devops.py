@@ -34,7 +34,7 @@ def zipped(files: dict[str, bytes]) -> bytes:
     return target.getvalue()
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(Files)
 def test_archives_come_out_as_they_went_in(files: dict[str, bytes]) -> None:
     assert members_of(tar_of(files)) == files

@@ -110,7 +110,7 @@ def test_keys_that_harbor_does_not_have_are_named() -> None:
     assert list(unknown_keys(found)) == ["colour", "environment.memroy_mb", "steps[0].x"]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=35, deadline=None)
 @given(st.sampled_from(sorted(VERSIONS)), UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
 def test_every_key_survives_being_read_and_written(
     tmp_path: Path,
@@ -139,7 +139,7 @@ def _within(before: Any, after: Any) -> bool:
     return type(before) is type(after) and before == after
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.recursive(VALUES, lambda inner: st.dictionaries(st.sampled_from(sorted(Harbor.model_fields)), inner)))
 def test_no_document_brings_the_reader_down(document: Any) -> None:
     mistakes = harbor_mistakes(document if isinstance(document, dict) else {"steps": document})

@@ -63,7 +63,7 @@ def names_in(exam: Exam) -> set[str]:
     return found
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.integers(), st.booleans(), st.integers(0, 9))
 def test_every_expected_test_is_asked_once_and_all_that_is_asked_is_there(
     seed: int, withheld: bool, alterations: int

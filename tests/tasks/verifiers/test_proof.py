@@ -141,7 +141,7 @@ def test_what_is_read_draws_the_same_exams(withheld: bool, alterations: int, sec
     ]
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.data())
 def test_a_damaged_proof_is_none(draw: st.DataObject) -> None:
     made = pool_as_if_proven()

@@ -171,7 +171,7 @@ def passes(source: str, product: Callable[[int], object]) -> bool:
 
 @pytest.mark.parametrize("form", FORMS)
 @given(table=TABLES, data=st.data())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_honest_code_passes_wrong_code_does_not_and_no_answer_is_in_the_box(
     form: str, table: Table, data: st.DataObject
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -42,11 +43,13 @@ json_values = st.recursive(
 
 
 @every_form
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(thinking=texts, text=texts, calls=st.lists(texts, max_size=3))
 def test_a_rendered_turn_parses_back(name: str, thinking: str, text: str, calls: list[str]) -> None:
     if name == "chatml":  # whose tags are text, so that a text which spells one is a call
         text, *calls = (CALL_TAG.sub("", said) for said in (text, *calls))
+    if name == "llama3":  # whose calls have no marks
+        calls = [json.dumps({"name": said}) for said in calls]
     for form in (BY_LETTERS[name], BY_PAIRS[name]):
         ids = form.render_turn(thinking, text, calls)
         turn = form.parse(ids)
@@ -73,7 +76,7 @@ def test_calls_between_tags_that_are_text(pieces: list[str]) -> None:
 
 
 @every_form
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(sampled=any_ids)
 def test_any_sampled_ids_parse_and_every_token_is_counted(name: str, sampled: list[int]) -> None:
     form = BY_LETTERS[name]
@@ -92,7 +95,7 @@ def test_any_sampled_ids_parse_and_every_token_is_counted(name: str, sampled: li
 
 
 @every_form
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(raw=texts)
 def test_any_call_parses_or_gives_one_short_line(name: str, raw: str) -> None:
     said_of(BY_LETTERS[name], raw)
@@ -123,7 +126,7 @@ def said_of(form: Format, raw: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in BY_LETTERS if name not in ("qwen3-coder", "glm4.5")])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(arguments=st.dictionaries(texts, json_values, max_size=3), number=st.integers(0, 999))
 def test_a_written_call_parses_back(name: str, arguments: dict[str, object], number: int) -> None:
     form = BY_LETTERS[name]
@@ -149,7 +152,7 @@ def test_a_call_in_tags_parses_back_or_is_refused(name: str, tag: str, path: str
 
 
 @every_form
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(said=st.lists(texts, min_size=4, max_size=4))
 def test_no_text_becomes_a_special_token(name: str, said: list[str]) -> None:
     for tokenizer, form in ((LETTERS, BY_LETTERS[name]), (MERGED, BY_PAIRS[name])):
@@ -187,6 +190,9 @@ def test_no_text_becomes_a_special_token(name: str, said: list[str]) -> None:
         ("kimi-k2", "functions.read:0<|tool_call_argument_begin|>{", "read: arguments are not JSON"),
         ("deepseek-v3", 'function<｜tool▁sep｜>read\n{"path": "a"}', "the call is not a name and its arguments in a"),
         ("deepseek-v3", "function<｜tool▁sep｜>read\n```json\n{]\n```", "read: arguments are not JSON"),
+        ("llama3", '{"name": "read", "parameters": {}', "the call is not JSON"),
+        ("llama3", '{"name": "read", "parameters": ""}', "read: parameters must be a JSON object"),
+        ("llama3", '{"parameters": {}}', "the call has no name"),
         ("glm4.5", "read\n<arg_key>path</arg_key>\n", "read: arguments are not <arg_key>name</arg_key>"),
         ("glm4.5", "read" + "<arg_key>a</arg_key><arg_value></arg_value>" * 2, "read: an argument is given twice"),
         ("deepseek-v3.1", 'read{"path": "a"}', "the call is not a name and its arguments"),

@@ -17,7 +17,7 @@ secrets = st.text(st.characters(codec="utf-8", exclude_categories=["Zs", "Cc", "
 around = st.text(max_size=30)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     secret=secrets, before=around, behind=around, form=st.sampled_from(["plain", "json", "base64", "broken", "diff"])
 )

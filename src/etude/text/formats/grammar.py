@@ -13,12 +13,16 @@ do.
 from __future__ import annotations
 
 import bisect
+import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from etude.text.format import ParsedCall, ParsedTurn
 from etude.text.formats.marks import Piece
+
+_OBJECT = re.compile(r'^\{\s*"name"\s*:', re.MULTILINE)
 
 Pair: TypeAlias = tuple[int, int]
 Decode: TypeAlias = Callable[[Iterable[int]], str]
@@ -27,7 +31,8 @@ Decode: TypeAlias = Callable[[Iterable[int]], str]
 @dataclass(frozen=True, slots=True)
 class Grammar:
     call: Pair | tuple[str, str]
-    """The marks of a call: two tokens, or two texts without letters beyond ASCII."""
+    """The marks of a call: two tokens, or two texts without letters beyond ASCII. If the texts are empty, a call is a
+    JSON object with a "name" that begins a line."""
     stop: tuple[int, ...]
     """Tokens that end a turn. `write` uses the first, unless the format has `heads`."""
     heads: Pair | None = None
@@ -160,22 +165,51 @@ def _parts(grammar: Grammar, sampled: Iterable[int]) -> tuple[list[_Part], bool]
 
 
 def _split(part: _Part, start: str, end: str, decode: Decode) -> list[_Part]:
-    """Split a message at the marks of its calls, which are text. A token that reaches over a mark's end counts for the
-    part that it begins in."""
+    """Split a message at its calls, whose marks are text. A token that reaches over a call's end counts for the part
+    that it begins in."""
     pieces, text, counted = [], part.text, 0
     at = 0
     while part.kind == "message":
-        opened = text.find(start, at)
-        if opened < 0:
+        found = _between_marks(text, at, start, end) if start else _bare_object(text, at)
+        if found is None:
             break
-        inside = opened + len(start)
-        found = text.find(end, inside)
-        closed, stop = (found, found + len(end)) if found >= 0 else (len(text), len(text))
-        first, last = (_tokens_of(part.ids, text, place, decode) for place in (opened, stop))
-        pieces.append(_Part("message", text=text[at:opened], tokens=first - counted))
-        pieces.append(_Part("call", text=text[inside:closed], tokens=last - first, closed=found >= 0))
-        at, counted = stop, last
+        first, last = (_tokens_of(part.ids, text, place, decode) for place in (found.start, found.stop))
+        pieces.append(_Part("message", text=text[at : found.start], tokens=first - counted))
+        pieces.append(_Part("call", text=found.raw, tokens=last - first, closed=found.closed))
+        at, counted = found.stop, last
     return [*pieces, _Part(part.kind, text=text[at:], tokens=part.tokens - counted, closed=part.closed)]
+
+
+class _Found(NamedTuple):
+    """A call in a text: its place, marks included, and its raw text."""
+
+    start: int
+    stop: int
+    raw: str
+    closed: bool
+
+
+def _between_marks(text: str, at: int, start: str, end: str) -> _Found | None:
+    opened = text.find(start, at)
+    if opened < 0:
+        return None
+    inside = opened + len(start)
+    closed = text.find(end, inside)
+    if closed < 0:
+        return _Found(opened, len(text), text[inside:], closed=False)
+    return _Found(opened, closed + len(end), text[inside:closed], closed=True)
+
+
+def _bare_object(text: str, at: int) -> _Found | None:
+    """Find a JSON object that begins a line. One that is malformed takes all of the text behind it."""
+    begun = _OBJECT.search(text, at)
+    if begun is None:
+        return None
+    try:
+        _, stop = json.JSONDecoder().raw_decode(text, begun.start())
+    except (ValueError, RecursionError):
+        return _Found(begun.start(), len(text), text[begun.start() :], closed=False)
+    return _Found(begun.start(), stop, text[begun.start() : stop], closed=True)
 
 
 def _tokens_of(ids: Sequence[int], text: str, place: int, decode: Decode) -> int:

@@ -1,3 +1,5 @@
+"""Published settings of DeepSeek-V3 and Kimi-K2, and the network of a recipe, whose fields are named like them."""
+
 from __future__ import annotations
 
 from dataclasses import replace
