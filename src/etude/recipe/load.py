@@ -124,7 +124,7 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _unknown(place: tuple[str, ...]) -> str:
-    known = _section(place[:-1]).model_fields
+    known = [field.alias or name for name, field in _section(place[:-1]).model_fields.items()]
     close = difflib.get_close_matches(place[-1], known, n=1)
     meant = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(known)}"
     return f"there is no such field; {meant}"

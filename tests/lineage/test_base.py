@@ -1,0 +1,164 @@
+"""A run begins with the model that its recipe names, and says in one line, before it starts, why it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.harness.parts import compact_format
+from tests.lineage.contexts import open_context
+from tests.text.formats.tiny import merged_file
+
+from etude.lineage import LineageError, require_supported
+from etude.lineage.base import adopt_base, find_base, network_of
+from etude.lineage.stages import stages_of
+from etude.model import Transformer, config_from_recipe, load_hf, save_hf
+from etude.recipe import Recipe, RecipeError, load_recipe, save_recipe
+
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 4,
+    "num_attention_heads": 2,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+}
+
+
+def recipe(folder: Path, model: dict[str, Any] | None = None, **sections: Any) -> Recipe:
+    given = {"name": "r", "compute": {"device": "cpu", "dtype": "float32", "threads": 1}, "stages": ["sft", "rl"]}
+    return Recipe.model_validate(given | {"model": {"from": str(folder), **(model or {})}, **sections})
+
+
+def network(**changes: Any) -> Transformer:
+    described = Recipe.model_validate({"name": "x", "model": SMALL | changes}).model
+    return Transformer(config_from_recipe(described, 1024)).initialise(1)
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """A checkpoint with a tokenizer of another maker, and no chat template."""
+    folder = tmp_path / "published"
+    save_hf(network(), folder)
+    (folder / "tokenizer.json").write_text(json.dumps(merged_file()))
+    (folder / "tokenizer_config.json").write_text("{}")
+    (folder / "README.md").write_text("not for a run")
+    return folder
+
+
+def test_the_stage_base_takes_over_weights_and_tokenizer(published: Path, tmp_path: Path) -> None:
+    begun = recipe(published, harness={"format": "auto", "profile": "full"})
+    assert [stage.name for stage in stages_of(begun)][:2] == ["base", "tasks"]
+    assert "corpus" not in [stage.name for stage in stages_of(begun)], "nothing reads one"
+    context = open_context(tmp_path / "run", begun)
+    result = asyncio.run(adopt_base(context))
+    assert result["family"] == "deepseek_v3"
+    assert result["format"]["name"]
+    taken = load_hf(context.paths.model("base")).state_dict()
+    assert all(torch.equal(value, taken[name]) for name, value in network().state_dict().items())
+    assert {file.name for file in context.paths.model("base").iterdir()} == {
+        file.name for file in published.iterdir() if file.name != "README.md"
+    }
+    assert context.paths.tokenizer.read_bytes() == (published / "tokenizer.json").read_bytes()
+    shutil.rmtree(published)
+    require_supported(begun, context.paths)
+    assert network_of(begun, context.paths).hidden_size == 32, "the folder is needed once"
+
+
+def test_a_run_is_a_model_too(tmp_path: Path) -> None:
+    run = tmp_path / "before"
+    for stage in ("sft", "rl"):
+        save_hf(network(), run / "stages" / stage / "model")
+        compact_format().tokenizer.save(run / "stages" / stage / "model" / "tokenizer.json")
+    save_recipe(Recipe.model_validate({"name": "before", "model": SMALL}), run / "recipe.toml")
+    assert find_base(recipe(run)).folder == run / "stages" / "rl" / "model"
+    assert find_base(recipe(run / "stages" / "sft" / "model")).folder == run / "stages" / "sft" / "model"
+
+
+def test_only_the_shape_may_be_taken(published: Path, tmp_path: Path) -> None:
+    (published / "model.safetensors").unlink()
+    begun = recipe(published, {"weights": "random"}, stages=["pretrain", "sft"])
+    assert [stage.name for stage in stages_of(begun)][:3] == ["base", "tasks", "corpus"]
+    context = open_context(tmp_path / "run", begun)
+    asyncio.run(adopt_base(context))
+    assert load_hf(context.paths.model("base")).config == network().config
+    assert not context.paths.tokenizer.exists(), "the run trains its own"
+
+
+def without_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def another_family(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "mamba2"}))
+
+
+def without_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def without_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+
+
+def nothing(folder: Path) -> None:
+    pass
+
+
+AUTO = {"harness": {"format": "auto"}}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sections", "says"),
+    [
+        (shutil.rmtree, AUTO, "model.from: .*published"),
+        (without_config, AUTO, "model.from: .*config.json"),
+        (another_family, AUTO, "model.from: .*mamba2.*known are"),
+        (without_weights, AUTO, "model.from: .*safetensors"),
+        (without_tokenizer, AUTO, "model.from: .*tokenizer"),
+        (nothing, {}, r'harness\.format = "compact" needs a tokenizer that Étude trained.*"auto"'),
+        (nothing, AUTO | {"engine": {"context": 5000}}, r"engine\.context = 5000: the network of model.from has 1024"),
+        (nothing, AUTO | {"precision": {"experts": "mxfp8", "emulate": True}}, "blocks of 32"),
+    ],
+)
+def test_what_cannot_begin_is_one_line(
+    published: Path, spoil: Callable[[Path], None], sections: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    spoil(published)
+    context = open_context(tmp_path / "run", recipe(published, **sections))
+    with pytest.raises(LineageError, match=says) as told:
+        require_supported(context.recipe, context.paths)
+    assert "\n" not in str(told.value)
+
+
+def test_a_dry_run_needs_no_more_than_the_shape(published: Path) -> None:
+    for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        (published / name).unlink()
+    require_supported(recipe(published, **AUTO))
+
+
+def test_heads_that_are_not_there_are_not_trained(tmp_path: Path) -> None:
+    save_hf(network(num_nextn_predict_layers=0), tmp_path / "headless")
+    asked = recipe(tmp_path / "headless", {"weights": "random"}, stages=["mtp", "sft"])
+    with pytest.raises(LineageError, match="no MTP heads to train; leave out mtp"):
+        find_base(asked)
+
+
+def test_a_new_network_cannot_be_described_beside(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text('name = "r"\nstages = ["rl"]\n[model]\nfrom = "x"\n')
+    assert load_recipe(tmp_path / "r.toml").model.from_ == "x"
+    with pytest.raises(RecipeError, match="hidden_size describes a new network, but from"):
+        load_recipe(tmp_path / "r.toml", ["model.hidden_size=64"])
+    with pytest.raises(RecipeError, match="did you mean from?"):
+        load_recipe(tmp_path / "r.toml", ["model.form=64"])
