@@ -63,7 +63,7 @@ def run_by_heart(root: Path) -> RunPaths:
     ids = asyncio.run(_conversation(recipe, tokenizer, sample))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so small a network on two threads spends its time at barriers
-    save_hf(_learnt(recipe, tokenizer, ids), paths.model("sft"), None)
+    save_hf(_learnt(recipe, tokenizer, ids), paths.model("sft"))
     torch.set_num_threads(threads)
     tokenizer.save(paths.tokenizer)
     save_recipe(recipe, paths.recipe)

@@ -26,7 +26,7 @@ ROOMY = Budgets(turn_tokens=5000, tokens=50_000)
 TOOLS = [schema.openai() for schema in PROFILE.schemas()]
 SCHEMAS = {schema.name: schema.call_schema() for schema in PROFILE.schemas()}
 LETTERS = Letters()
-FORMS = {name: make(LETTERS, TOOLS) for name, make in FORMATS.items()}
+FORMS = {name: make(LETTERS, TOOLS) for name, make in FORMATS.items() if name != "qwen2.5"}  # here it is Qwen3's
 every_format = pytest.mark.parametrize("name", FORMS)
 
 

@@ -96,6 +96,17 @@ def test_variants_of_the_published_network(model_of: Any, tokens_of: Any, tmp_pa
     assert not torch.allclose(logits_here(plain, tokens), logits_here(model, tokens), atol=1e-2)
 
 
+def test_shards_are_read_both_ways(model_of: Any, tokens_of: Any, tmp_path: Path) -> None:
+    model, tokens = model_of(num_nextn_predict_layers=0), tokens_of(2, 24)
+    save_hf(model, tmp_path / "ours", shard_bytes=40_000)
+    assert_close(logits_here(model, tokens), logits_there(tmp_path / "ours", tokens))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32)
+    theirs.save_pretrained(tmp_path / "theirs", max_shard_size="40KB")
+    assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 1
+    again = load_hf(tmp_path / "theirs").state_dict()
+    assert all(torch.equal(again[name], tensor) for name, tensor in model.state_dict().items())
+
+
 def test_round_trip_is_exact(shaped: Transformer, tmp_path: Path) -> None:
     save_hf(shaped, tmp_path)
     again = load_hf(tmp_path)

@@ -17,8 +17,7 @@ def export_command(run: Path, folder: Path, stage: str | None, experts: str | No
     folder = folder.resolve()
     aside = folder.with_name(f".{folder.name}.partial")  # an interrupted export starts from the beginning
     shutil.rmtree(aside, ignore_errors=True)
-    tokenizer = found.paths.tokenizer if found.paths.tokenizer.exists() else None
-    save_hf(load_hf(found.model), aside, tokenizer, experts=experts)
+    save_hf(load_hf(found.model), aside, found.paths.root, experts=experts)
     aside.replace(folder)
     before, after = (sum(file.stat().st_size for file in where.iterdir()) for where in (found.model, folder))
     said = f", its experts in {experts}: {after / 1e6:.1f} MB of {before / 1e6:.1f}" if experts else ""

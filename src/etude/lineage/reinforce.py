@@ -130,7 +130,7 @@ def _save_version(context: RunContext, store: WeightStore, version: int, folder:
     into_module(model, store.read(version))
     restore(model)
     # Saving folds the embedding's scale into its weights, which is exact only in a wider dtype.
-    save_hf(model.float(), folder, tokenizer_file=context.paths.tokenizer)
+    save_hf(model.float(), folder, context.paths.root)
     return folder
 
 

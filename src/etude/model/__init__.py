@@ -4,7 +4,16 @@ DeepSeek-V3 / Kimi-K2 architecture: multi-head latent attention, mixture of expe
 """
 
 from etude.model.cache import Cache
-from etude.model.checkpoint import checkpoint_doubts, checkpoint_faults, load_codes, load_hf, save_hf
+from etude.model.checkpoints import (
+    Survey,
+    checkpoint_digest,
+    checkpoint_doubts,
+    checkpoint_faults,
+    load_codes,
+    load_hf,
+    save_hf,
+    survey,
+)
 from etude.model.config import ModelConfig
 from etude.model.errors import (
     CacheOverrun,
@@ -44,9 +53,11 @@ __all__ = [
     "Replay",
     "ReplayMismatch",
     "Rope",
+    "Survey",
     "Transformer",
     "UnsupportedCheckpoint",
     "Yarn",
+    "checkpoint_digest",
     "checkpoint_doubts",
     "checkpoint_faults",
     "compute_with",
@@ -66,4 +77,5 @@ __all__ = [
     "save_hf",
     "serve",
     "served_state",
+    "survey",
 ]

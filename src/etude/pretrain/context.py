@@ -10,7 +10,15 @@ from pathlib import Path
 import torch
 
 from etude.corpus import Batch, Corpus, open_corpus
-from etude.model import Output, Transformer, UnsupportedCheckpoint, compute_with, head_cross_entropy, load_hf
+from etude.model import (
+    Output,
+    Transformer,
+    UnsupportedCheckpoint,
+    checkpoint_digest,
+    compute_with,
+    head_cross_entropy,
+    load_hf,
+)
 from etude.pretrain.errors import PretrainError
 from etude.recipe import Recipe
 from etude.training import Compute, MasterWeights, StepLoss
@@ -26,10 +34,6 @@ class StageContext:
     @property
     def folder(self) -> Path:
         return self.run / "stages" / self.name
-
-    @property
-    def tokenizer_file(self) -> Path:
-        return self.run / "tokenizer.json"
 
     def corpus(self) -> Corpus:
         return open_corpus(self.run / "corpus")
@@ -51,7 +55,7 @@ class StageContext:
         return file_digest(self.run / "corpus" / "manifest.json")
 
     def model_digest(self) -> str:
-        return file_digest(self.run / "stages" / self.before / "model" / "model.safetensors")
+        return checkpoint_digest(self.run / "stages" / self.before / "model")
 
     def masters(self, model: Transformer) -> MasterWeights:
         """Move the model to the device, set up its precision, and return fp32 masters. The model's own parameters

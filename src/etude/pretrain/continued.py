@@ -97,7 +97,7 @@ class ContinuedTrainer:
         """Write a Hugging Face checkpoint and return its folder."""
         self.masters.restore()
         folder = self.paths.model("continued")
-        save_hf(self.model, folder, tokenizer_file=self.paths.tokenizer)
+        save_hf(self.model, folder, self.paths.root)
         return str(folder)
 
     def _pass(self, traces: list[Trace], number: int, used_share: float) -> list[float]:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
 from etude.model import Transformer, save_hf
 from etude.pretrain.context import StageContext
@@ -143,10 +142,9 @@ def _finish(context: StageContext, plan: StagePlan, before: dict[str, float]) ->
     if context.recipe.precision.rounds:
         result["precision"] = str(context.recipe.precision)
     plan.optim.masters.restore()
-    tokenizer = context.tokenizer_file if context.tokenizer_file.exists() else None
     try:
-        save_hf(plan.model.to("cpu"), context.folder / "model", tokenizer)
-    except (OSError, SafetensorError) as error:
+        save_hf(plan.model.to("cpu"), context.folder / "model", context.run)
+    except OSError as error:
         raise CheckpointError(f"cannot write {context.folder / 'model'}: {error}") from error
     write_file(context.folder / "result.json", json.dumps(result, indent=1).encode())
     return result

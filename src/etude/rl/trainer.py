@@ -122,7 +122,7 @@ class RlTrainer:
         self._end_of_waiting()
         self.optimizer.masters.restore()
         folder = self.paths.model("rl")
-        save_hf(self.model, folder, tokenizer_file=self.paths.tokenizer)
+        save_hf(self.model, folder, self.paths.root)
         return str(folder)
 
     def _accumulate(self, part: RowBatch, meter: StepMeter, drafted: Sequence[torch.Tensor]) -> None:

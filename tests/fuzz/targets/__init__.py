@@ -2,6 +2,7 @@
 
 from tests.fuzz.target import Target
 from tests.fuzz.targets import (
+    checkpoints,
     diffs,
     dockerfiles,
     egress,
@@ -31,6 +32,7 @@ TARGETS: dict[str, Target] = {
         egress,
         redaction,
         sources,
+        checkpoints,
     )
     for target in module.TARGETS
 }

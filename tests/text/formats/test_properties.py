@@ -19,7 +19,8 @@ CALL_TAG = re.compile("</?tool_call>")
 
 
 def forms(tokenizer: TokenizerLike) -> dict[str, Format]:
-    made = {name: make(tokenizer, TOOLS) for name, make in FORMATS.items()}
+    # Over these tokenizers, Qwen2.5's is Qwen3's.
+    made: dict[str, Format] = {name: make(tokenizer, TOOLS) for name, make in FORMATS.items() if name != "qwen2.5"}
     made["qwen3 without thinking"] = Qwen3Format(tokenizer, TOOLS, thinking=False)
     made["kimi-k2 with thinking"] = KimiK2Format(tokenizer, TOOLS, thinking=True, history="template")
     made["qwen3 as its template"] = Qwen3Format(tokenizer, TOOLS, history="template")
@@ -59,7 +60,7 @@ def test_a_rendered_turn_parses_back(name: str, thinking: str, text: str, calls:
         assert turn.thinking_tokens + turn.call_tokens + turn.message_tokens == len(ids)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(pieces=st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "<tool", "_call>", "é", "\n", "{", "<think>"])))
 def test_calls_between_tags_that_are_text(pieces: list[str]) -> None:
     said = "".join(pieces)

@@ -5,7 +5,7 @@ in checkpoints. It has no code of the network itself: that is built from the par
 
 Invariant: `read_config(write_config(config)) == config`, and a setting that is not implemented raises
 UnsupportedCheckpoint, which names it. Two of our own settings are stored in config.json under the key "etude": the
-embedding scale, and whether the embedding was tied. The tensors do not show these, because checkpoint.py folds the
+embedding scale, and whether the embedding was tied. The tensors do not show these, because writing folds the
 scale into the written embedding.
 """
 

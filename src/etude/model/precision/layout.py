@@ -18,7 +18,7 @@ Scales of activations, which some engines store as well, are ignored.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,12 +31,14 @@ from etude.model.precision.formats import Quantised, format_named
 from etude.model.precision.fp8 import BlockFP8, RowFP8
 from etude.model.precision.mxfp8 import MXFP8
 from etude.model.precision.nvfp4 import NVFP4, outer_scale, quantise_nvfp4
+from etude.model.precision.weight_checks import PLAIN
 
 STORED = ("mxfp8", "nvfp4", "fp8_block", "fp8_row")
 """Formats in which checkpoints can be written. NVFP4 is written with one outer scale per tensor, because no published
 reader supports one per token."""
 _EXPERT = re.compile(r"(.*\.mlp\.experts\.\d+)\.(gate_proj|up_proj|down_proj)\.weight")
 _OF_ACTIVATIONS = (".input_scale", ".input_global_scale", ".output_scale", ".k_scale", ".v_scale")
+_SCALES = re.compile(r"(.*\.weight)_(scale_inv|scale|global_scale|scale_2)")
 _E4M3 = torch.float8_e4m3fn
 
 
@@ -121,32 +123,61 @@ def refuse_unknown(config: Mapping[str, Any] | None) -> None:
         raise UnsupportedCheckpoint(f"weight_block_size is {block}; only [{fp8.BLOCK}, {fp8.BLOCK}] is implemented")
 
 
+def parts_of_quantised(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return, for each quantised weight of a checkpoint, the names of its tensors: "codes" and the kinds of scales.
+
+    The names alone decide: a weight is quantised if scales go with it.
+    """
+    stored, parts = set(names), dict[str, dict[str, str]]()
+    for name in sorted(stored):
+        found = _SCALES.fullmatch(name)
+        if found is not None:
+            parts.setdefault(found[1], {})[found[2]] = name
+    for weight, of_weight in parts.items():
+        codes = [name for name in (weight, f"{weight}_packed") if name in stored]
+        of_weight |= {"codes": codes[0]} if codes else {}
+    return parts
+
+
+def is_ignored(name: str) -> bool:
+    """Whether a tensor is a scale of activations."""
+    return name.endswith(_OF_ACTIVATIONS)
+
+
+def packed_shape(shape: Sequence[int], codes: torch.dtype) -> tuple[int, ...]:
+    """Return the shape in which the codes of a weight are stored: in NVFP4, two to a byte."""
+    return (*shape[:-1], shape[-1] // 2) if codes == torch.uint8 else tuple(shape)
+
+
 def split_quantised(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Quantised]]:
     """Split a checkpoint's tensors into plain ones and quantised weights, each named as if it were not quantised."""
-    rest, quantised = dict(tensors), dict[str, Quantised]()
-    for name in [n for n in rest if n.endswith(("_scale_inv", "_scale", "_global_scale", "_scale_2"))]:
-        stem = re.fullmatch(r"(.*\.weight)_(scale_inv|scale|global_scale|scale_2)", name)
-        if stem is not None and stem[1] not in quantised:
-            quantised[stem[1]] = _take_quantised(stem[1], rest)
-    for name in [n for n in rest if n.endswith(_OF_ACTIVATIONS)]:
-        del rest[name]
+    parts = parts_of_quantised(tensors)
+    quantised = {
+        weight: quantised_of(weight, {part: tensors[name] for part, name in names.items()})
+        for weight, names in parts.items()
+    }
+    taken = {name for names in parts.values() for name in names.values()}
+    rest = {name: tensor for name, tensor in tensors.items() if name not in taken and not is_ignored(name)}
     for name, tensor in rest.items():
-        if tensor.dtype in (torch.uint8, torch.int8, torch.int32, _E4M3):
-            raise UnsupportedCheckpoint(f"{name} is {tensor.dtype}, but has no scales of a known format")
+        refuse_codes(name, tensor.dtype)
     return rest, quantised
 
 
-def _take_quantised(weight: str, rest: dict[str, Tensor]) -> Quantised:
-    """Take the tensors of one quantised weight out of `rest`, and return the weight."""
-    found = {s: rest.pop(f"{weight}_{s}", None) for s in ("scale_inv", "scale", "scale_2", "global_scale", "packed")}
-    codes = rest.pop(weight, found["packed"])
-    scale = found["scale_inv"] if found["scale"] is None else found["scale"]
+def refuse_codes(name: str, dtype: torch.dtype) -> None:
+    """Raise UnsupportedCheckpoint if a tensor without scales does not hold plain numbers."""
+    if dtype not in PLAIN:
+        raise UnsupportedCheckpoint(f"{name} is {dtype}, but has no scales of a known format")
+
+
+def quantised_of(weight: str, parts: Mapping[str, Tensor]) -> Quantised:
+    """Return a quantised weight from its tensors, as `parts_of_quantised` calls them."""
+    codes, scale = parts.get("codes"), parts.get("scale", parts.get("scale_inv"))
     if codes is None or scale is None or codes.dim() != 2:
         raise UnsupportedCheckpoint(f"{weight} lacks its codes or its scales, or does not have two dimensions")
     made: Quantised | None = None
-    outer = found["scale_2"]
-    if outer is None and found["global_scale"] is not None:
-        outer = found["global_scale"].float().reciprocal()
+    outer = parts.get("scale_2")
+    if outer is None and "global_scale" in parts:
+        outer = parts["global_scale"].float().reciprocal()
     if outer is not None and outer.numel() == 1 and codes.dtype == torch.uint8 and scale.dtype == _E4M3:
         made = NVFP4(codes, scale, outer.float().reshape(()))
     elif codes.dtype == _E4M3 and outer is None:

@@ -29,7 +29,8 @@ weights about an eighth of the E2M1 codes have it, and a single E4M3 code."""
 _LARGEST_E8M0 = 246
 """Largest acceptable scale, as E8M0 code: 2^119. Any larger power times 448 is infinite in fp32; code 255 is NaN."""
 _E4M3_INFINITE, _E4M3_LARGEST, _E2M1_LARGEST = 0x7F, 0x7E, 7
-_PLAIN = {torch.float32, torch.bfloat16, torch.float16, torch.float64}
+PLAIN = {torch.float32, torch.bfloat16, torch.float16, torch.float64}
+"""Dtypes of tensors that are not quantised."""
 _SCALES = ("scale", "scales", "scale_inv", "scale_2", "outer")
 _DIVISOR = ".weight_global_scale"
 """Name suffix of weight scales that are divisors. Scales of activations, which loading ignores, have other names."""
@@ -105,7 +106,7 @@ def summary(found: Sequence[Fault]) -> str:
 def _within_range(tensors: Mapping[str, Tensor]) -> set[str]:
     """Return the names of those tensors of a plain dtype that hold no NaN, no infinity and not the dtype's maximum:
     usually all of them. The device is synchronised once, for all tensors together."""
-    plain = {name: tensor for name, tensor in tensors.items() if tensor.dtype in _PLAIN and tensor.numel()}
+    plain = {name: tensor for name, tensor in tensors.items() if tensor.dtype in PLAIN and tensor.numel()}
     within = [_within(tensor) for tensor in plain.values()]
     sound = torch.stack(within).tolist() if within else []
     return {name for name, yes in zip(plain, sound, strict=True) if yes}
@@ -130,7 +131,7 @@ def _problem(name: str, tensor: Tensor) -> str | None:
     if tensor.dtype == torch.float8_e4m3fn:
         count = int((tensor.view(torch.uint8).bitwise_and(_E4M3_INFINITE) == _E4M3_INFINITE).sum())
         return _not_finite(count, tensor) if count else None
-    if tensor.dtype not in _PLAIN:
+    if tensor.dtype not in PLAIN:
         return None
     if count := int((~tensor.isfinite()).sum()):
         return _not_finite(count, tensor)
