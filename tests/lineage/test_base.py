@@ -160,5 +160,5 @@ def test_a_new_network_cannot_be_described_beside(tmp_path: Path) -> None:
     assert load_recipe(tmp_path / "r.toml").model.from_ == "x"
     with pytest.raises(RecipeError, match="hidden_size describes a new network, but from"):
         load_recipe(tmp_path / "r.toml", ["model.hidden_size=64"])
-    with pytest.raises(RecipeError, match="did you mean from?"):
+    with pytest.raises(RecipeError, match="did you mean from"):
         load_recipe(tmp_path / "r.toml", ["model.form=64"])

@@ -147,7 +147,7 @@ def test_a_stage_needs_earlier_ones_only() -> None:
 
 @pytest.mark.parametrize("stages", [[], ["sft", "rl"], ["pretrain", "sft", "mtp"], ["pretrain", "pretrain"]])
 def test_stages_in_another_order_are_refused(stages: list[str]) -> None:
-    with pytest.raises(ValueError, match="stages must begin with pretrain"):
+    with pytest.raises(ValueError, match=r"stages must (begin with pretrain|name some of)"):
         Recipe.model_validate({"name": "r", "stages": stages})
 
 

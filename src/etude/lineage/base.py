@@ -13,8 +13,8 @@ from etude.harness import format_of
 from etude.journal import RunPaths
 from etude.lineage.context import RunContext
 from etude.lineage.state import LineageError, finished_stage
-from etude.model import ModelConfig, Transformer, UnsupportedCheckpoint, config_from_recipe, save_hf
-from etude.model.checkpoints import TRAVELLING, Survey, survey
+from etude.model import ModelConfig, Survey, Transformer, UnsupportedCheckpoint, config_from_recipe, save_hf, survey
+from etude.model.checkpoints.writing import TRAVELLING
 from etude.recipe import Recipe
 from etude.text import Tokenizer, TokenizerError, open_tokenizer
 from etude.text.finding import FoundFormat, find_format
@@ -51,8 +51,10 @@ def find_base(recipe: Recipe, *, shape_only: bool = False) -> Base:
         form = None if tokenizer is None else _form(recipe, folder, tokenizer)
     except (UnsupportedCheckpoint, TokenizerError) as error:
         raise LineageError(f"model.from: {error}") from error
-    if found.problems and recipe.model.weights == "stored" and not (shape_only and not found.weights):
-        raise LineageError(f"model.from: {folder} {'; '.join(found.problems)}")
+    if recipe.model.weights == "stored" and (found.weights or not shape_only):
+        problems = found.problems if found.weights else (*found.problems, "has no .safetensors file")
+        if problems:
+            raise LineageError(f"model.from: {folder} {'; '.join(problems)}")
     _require_fit(recipe, found.config)
     return Base(folder, found, form)
 
@@ -122,7 +124,8 @@ def _adopt(context: RunContext, base: Base) -> None:
         for file in sorted(base.folder.iterdir()):
             if file.name in TRAVELLING:
                 shutil.copyfile(file, paths.root / file.name)
-            if file.name in (*TRAVELLING, "config.json") or file.name.endswith((".safetensors", ".safetensors.index.json")):
+            weights = file.name.endswith((".safetensors", ".safetensors.index.json"))
+            if weights or file.name in (*TRAVELLING, "config.json"):
                 _link(file.resolve(), aside / file.name)
     shutil.rmtree(folder, ignore_errors=True)
     aside.replace(folder)

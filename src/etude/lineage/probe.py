@@ -17,7 +17,7 @@ import torch
 
 from etude.journal import RunPaths
 from etude.lineage.base import network_of
-from etude.model import Transformer, compute_with, config_from_recipe
+from etude.model import Transformer, compute_with
 from etude.recipe import Recipe
 from etude.rollout import open_setup
 from etude.sandbox.contract import SandboxError
