@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from etude.lineage.base import find_base
 from etude.lineage.plan import plan_run
 from etude.model.precision.kernels import implementation_for
 from etude.recipe import Recipe
@@ -18,6 +19,8 @@ def describe_plan(recipe: Recipe) -> str:
     )
     if recipe.precision.rounds:
         lines.append(f"# precision       {recipe.precision}")
+    if recipe.model.from_:
+        lines.append(f"# base            {find_base(recipe, shape_only=True)}")
     lines.append(f"# parameters      {plan.parameters:,} ({plan.active:,} active per token)")
     lines.append(f"# memory          about {plan.memory_bytes / 1e6:,.0f} MB in the trainer, without the interpreter")
     lines.append(f"# boxes           {describe_boxes(recipe)}")

@@ -105,11 +105,17 @@ def network_of(recipe: Recipe, paths: RunPaths | None = None) -> ModelConfig:
 
 async def adopt_base(context: RunContext) -> dict[str, Any]:
     """Put the named model into the run's folder, as the model of the stage `base`. Weights are linked, not copied."""
+    asked = context.recipe.model
     base = await asyncio.to_thread(find_base, context.recipe)
     await asyncio.to_thread(_adopt, context, base)
-    found = base.survey
-    form = {"format": asdict(base.format)} if base.format else {}
-    return {"from": str(base.folder), "family": found.config.family, "parameters": found.parameters.total, **form}
+    return {
+        "named": asked.from_,
+        "weights": asked.weights,
+        "folder": str(base.folder),
+        "family": base.survey.config.family,
+        "parameters": base.survey.parameters.total,
+        **({"format": asdict(base.format)} if base.format else {}),
+    }
 
 
 def _adopt(context: RunContext, base: Base) -> None:

@@ -76,7 +76,7 @@ _TASKS = Stage(
 _BASE = Stage(
     "base",
     "base model",
-    ("model", "harness.format", "harness.tokenizer", "seed"),
+    ("model",),
     ("stages/base/model", "tokenizer.json"),
     adopt_base,
 )

@@ -48,7 +48,7 @@ def summarise(paths: RunPaths) -> dict[str, Any]:
         names = [name for name in results["evaluate"] if not name.endswith(one_edit(""))]
         start, end = names[0], names[-1]
         before, after = (_json(paths.evaluation(f"test-{name}") / "summary.json") for name in (start, end))
-        summary[start]["valid_calls"] = before["valid_calls"]
+        summary.setdefault(start, {})["valid_calls"] = before["valid_calls"]
         summary[end] |= {"tasks": before["tasks"], "k": before["k"], "test_evaluations": after["touch"]}
         summary[end] |= _compared(before, after, ("pass1", "passk", "greedy", "first_edit"))
         capped = [paths.evaluation(one_edit(f"test-{name}")) / "summary.json" for name in (start, end)]

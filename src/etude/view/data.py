@@ -34,7 +34,9 @@ class RunData:
     def ends(self) -> tuple[str, str]:
         """The names of the two test evaluations: of the model before the last training stage, and of the one after
         it."""
-        trained = [f"test-{stage}" for stage in (*SUPERVISED, "continued", "rl") if stage in self.stages] or [""]
+        trained = [f"test-{stage}" for stage in ("base", *SUPERVISED, "continued", "rl") if stage in self.stages] or [
+            ""
+        ]
         return trained[-2:][0], trained[-1]
 
     def series(self, stage: str, field_name: str) -> tuple[list[float], list[float]]:

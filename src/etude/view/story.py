@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from etude.tasks.task import Cell
@@ -41,7 +42,11 @@ def _trained(data: RunData) -> str:
     if "parameters" in data.started:
         total, active = (_millions(data.started[key]) for key in ("parameters", "active"))
         network += f" of {total} million parameters, {active} million of them at work on each token,"
-    became = "was trained from nothing into a coding agent in" if whole else "has been trained from nothing, so far for"
+    base = data.stages.get("base", {}).get("result", {})
+    start = Path(base["named"]).name if base.get("weights") == "stored" else "nothing"
+    became = (
+        f"was trained from {start} into a coding agent in" if whole else f"has been trained from {start}, so far for"
+    )
     text = f"{network} {became} {_duration(minutes(data.summary))}"
     text += _machine(data.started)
     if begun := min((record["started"] for record in data.stages.values()), default=0.0):

@@ -13,6 +13,7 @@ Summary = dict[str, Any]
 
 
 STAGES = {
+    "base": "the model to begin with",
     "tasks": "making tasks",
     "corpus": "gathering code",
     "pretrain": "base model",
@@ -208,6 +209,7 @@ def _at(summary: Summary, place: str, show: Callable[[float], str] = _number) ->
 
 
 _WORK = {
+    "base": "model taken over",
     "tasks": "tasks made and checked",
     "corpus": "code and documents gathered",
     "demonstrations": "solved tasks written down",
