@@ -104,7 +104,8 @@ def network_of(recipe: Recipe, paths: RunPaths | None = None) -> ModelConfig:
 
 
 async def adopt_base(context: RunContext) -> dict[str, Any]:
-    """Put the named model into the run's folder, as the model of the stage `base`. Weights are linked, not copied."""
+    """Put the named model into the run's folder, as the model of the stage `base`. Weights are
+    linked where the file system can."""
     asked = context.recipe.model
     base = await asyncio.to_thread(find_base, context.recipe)
     await asyncio.to_thread(_adopt, context, base)
@@ -141,4 +142,4 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:  # another file system
-        target.symlink_to(source)
+        shutil.copyfile(source, target)

@@ -51,6 +51,7 @@ async def _learn(context: RunContext, on_dev: EvaluationRecipe) -> dict[str, Any
     await asyncio.to_thread(require_held_out, context)
     prompts = _prompts(context)
     metrics = paths.metrics("rl")
+    metrics.parent.mkdir(parents=True, exist_ok=True)
     drop_torn_line(metrics)
     cluster, fleet = await context.cluster(), await context.fleet()
     crew = await gather_crew(recipe, paths, context.compute(), cluster, context.journal, fleet)

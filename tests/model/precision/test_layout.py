@@ -194,7 +194,10 @@ E4M3, CODES = torch.float8_e4m3fn, torch.zeros(256, 256, dtype=torch.float8_e4m3
         ({"a.weight": torch.ones(256, 256), "a.weight_scale": torch.ones(256, 1)}, "no known layout"),
         ({"a.weight_scale": torch.ones(256, 1)}, "lacks its codes"),
         ({"a.weight": CODES}, "has no scales of a known format"),
-        ({"a.weight_packed": torch.zeros(4, 4, dtype=torch.int32), "a.weight_scale": torch.ones(4, 1)}, "int32"),
+        (
+            {"a.weight_packed": torch.zeros(4, 4, dtype=torch.int32), "a.weight_scale": torch.ones(4, 3)},
+            "no known layout",
+        ),
     ],
 )
 def test_damage_is_named(damaged: dict[str, Tensor], told: str) -> None:

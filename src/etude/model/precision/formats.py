@@ -24,10 +24,11 @@ from etude.model.precision.fp8 import (
     quantise_block_fp8,
     quantise_row_fp8,
 )
+from etude.model.precision.int4 import Int4, dequantise_int4
 from etude.model.precision.mxfp8 import MXFP8, dequantise_mxfp8, fake_mxfp8, quantise_mxfp8
 from etude.model.precision.nvfp4 import NVFP4, dequantise_nvfp4, fake_nvfp4, quantise_nvfp4
 
-Quantised: TypeAlias = MXFP8 | NVFP4 | BlockFP8 | RowFP8
+Quantised: TypeAlias = MXFP8 | NVFP4 | BlockFP8 | RowFP8 | Int4
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +78,5 @@ def dequantise(q: Quantised, dtype: torch.dtype = torch.bfloat16) -> Tensor:
             return dequantise_block_fp8(q, dtype)
         case RowFP8():
             return dequantise_row_fp8(q, dtype)
+        case Int4():
+            return dequantise_int4(q, dtype)

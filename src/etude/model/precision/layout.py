@@ -1,7 +1,7 @@
 """The layout of quantised weights in Hugging Face checkpoints: names, dtypes, shapes, and the entry in config.json.
 
 Invariant: written tensors have the names, dtypes and shapes of one published layout, and reading them back gives the
-same codes and scales. A layout is recognised by the names, dtypes and shapes of the scales that go with a weight:
+same codes and scales. A layout is recognised by the names, dtypes and shapes of the tensors that go with a weight:
 
 | tensors that go with `weight` (E4M3, or uint8 for NVFP4) | format | published by |
 |---|---|---|
@@ -11,6 +11,7 @@ same codes and scales. A layout is recognised by the names, dtypes and shapes of
 | `weight_packed` for `weight`, `weight_scale`, `weight_global_scale` fp32 [1], a divisor | NVFP4 | compressed-tensors |
 | `weight_scale` float [M, 1], [M] or [1] | row-wise FP8 | compressed-tensors, ModelOpt |
 | `weight_scale` float [M/128, K/128] | block FP8 | compressed-tensors |
+| `weight_packed` int32 [M, K/8] for `weight`, `weight_scale` float [M, groups], `weight_shape` [2] | INT4 | Kimi |
 
 Scales of activations, which some engines store as well, are ignored.
 """
@@ -29,6 +30,7 @@ from etude.model.precision import fp8, mxfp8, nvfp4
 from etude.model.precision.elements import from_e8m0
 from etude.model.precision.formats import Quantised, format_named
 from etude.model.precision.fp8 import BlockFP8, RowFP8
+from etude.model.precision.int4 import PER_WORD, Int4
 from etude.model.precision.mxfp8 import MXFP8
 from etude.model.precision.nvfp4 import NVFP4, outer_scale, quantise_nvfp4
 from etude.model.precision.weight_checks import PLAIN
@@ -38,7 +40,7 @@ STORED = ("mxfp8", "nvfp4", "fp8_block", "fp8_row")
 reader supports one per token."""
 _EXPERT = re.compile(r"(.*\.mlp\.experts\.\d+)\.(gate_proj|up_proj|down_proj)\.weight")
 _OF_ACTIVATIONS = (".input_scale", ".input_global_scale", ".output_scale", ".k_scale", ".v_scale")
-_SCALES = re.compile(r"(.*\.weight)_(scale_inv|scale|global_scale|scale_2)")
+_SCALES = re.compile(r"(.*\.weight)_(scale_inv|scale|global_scale|scale_2|shape|zero_point|g_idx)")
 _E4M3 = torch.float8_e4m3fn
 
 
@@ -77,6 +79,9 @@ def stored_tensors(weight: str, q: Quantised) -> dict[str, Tensor]:
             return {weight: q.codes, f"{weight}_scale_inv": q.scales}
         case RowFP8():
             return {weight: q.codes, f"{weight}_scale": q.scales}
+        case Int4():
+            shape = torch.tensor([len(q.codes), q.width])
+            return {f"{weight}_packed": q.codes, f"{weight}_scale": q.scales, f"{weight}_shape": shape}
 
 
 def quantization_config(name: str, kept: Iterable[str]) -> dict[str, Any]:
@@ -121,10 +126,16 @@ def refuse_unknown(config: Mapping[str, Any] | None) -> None:
     block = config.get("weight_block_size")
     if block is not None and list(block) != [fp8.BLOCK, fp8.BLOCK]:
         raise UnsupportedCheckpoint(f"weight_block_size is {block}; only [{fp8.BLOCK}, {fp8.BLOCK}] is implemented")
+    if config.get("format") == "pack-quantized":
+        groups = config.get("config_groups")
+        for group in groups.values() if isinstance(groups, dict) else ():
+            weights = group.get("weights") if isinstance(group, dict) else None
+            if not isinstance(weights, dict) or weights.get("num_bits") != 4 or weights.get("symmetric") is not True:
+                raise UnsupportedCheckpoint("of packed weights only symmetric ones of 4 bits are implemented")
 
 
 def parts_of_quantised(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return, for each quantised weight of a checkpoint, the names of its tensors: "codes" and the kinds of scales.
+    """Return, for each quantised weight of a checkpoint, the names of its tensors: "codes" and what goes with them.
 
     The names alone decide: a weight is quantised if scales go with it.
     """
@@ -145,8 +156,9 @@ def is_ignored(name: str) -> bool:
 
 
 def packed_shape(shape: Sequence[int], codes: torch.dtype) -> tuple[int, ...]:
-    """Return the shape in which the codes of a weight are stored: in NVFP4, two to a byte."""
-    return (*shape[:-1], shape[-1] // 2) if codes == torch.uint8 else tuple(shape)
+    """Return the shape in which the codes of a weight are stored: two to a byte (NVFP4), or eight to a word (INT4)."""
+    per_item = {torch.uint8: 2, torch.int32: PER_WORD}.get(codes, 1)
+    return *shape[:-1], -(-shape[-1] // per_item)
 
 
 def split_quantised(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Quantised]]:
@@ -182,6 +194,8 @@ def quantised_of(weight: str, parts: Mapping[str, Tensor]) -> Quantised:
         made = NVFP4(codes, scale, outer.float().reshape(()))
     elif codes.dtype == _E4M3 and outer is None:
         made = _of_e4m3(codes, scale)
+    elif codes.dtype == torch.int32 and outer is None:
+        made = _of_int4(weight, codes, scale, parts)
     if made is None or made.scales.shape != _scale_shape(made):
         shapes = f"{codes.dtype} {tuple(codes.shape)} with scales {scale.dtype} {tuple(scale.shape)}"
         raise UnsupportedCheckpoint(f"{weight} is in no known layout: {shapes}")
@@ -199,6 +213,16 @@ def _of_e4m3(codes: Tensor, scale: Tensor) -> Quantised:
     return RowFP8(codes, column.expand(codes.shape[0], 1).contiguous() if column.numel() == 1 else column)
 
 
+def _of_int4(weight: str, codes: Tensor, scale: Tensor, parts: Mapping[str, Tensor]) -> Quantised | None:
+    if more := parts.keys() & {"zero_point", "g_idx"}:
+        raise UnsupportedCheckpoint(f"{weight}_{min(more)}: of packed weights only symmetric ones are implemented")
+    shape = parts["shape"].flatten().tolist() if "shape" in parts else [len(codes), codes.shape[1] * PER_WORD]
+    fits = shape[:1] == [len(codes)] and packed_shape(shape, torch.int32) == codes.shape and scale.dtype in PLAIN
+    if not fits or scale.dim() != 2 or not scale.shape[1] or shape[1] % scale.shape[1]:
+        return None
+    return Int4(codes, scale, shape[1])
+
+
 def _blocks(codes: Tensor) -> tuple[int, ...]:
     return tuple(-(-size // fp8.BLOCK) for size in codes.shape)
 
@@ -214,3 +238,5 @@ def _scale_shape(q: Quantised) -> tuple[int, ...]:
             return _blocks(q.codes)
         case RowFP8():
             return rows, 1
+        case Int4():
+            return rows, q.scales.shape[1]

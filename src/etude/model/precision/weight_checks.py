@@ -21,6 +21,7 @@ from torch import Tensor
 
 from etude.model.errors import PoisonedWeights
 from etude.model.precision.formats import Quantised
+from etude.model.precision.int4 import Int4, codes_of_int4
 from etude.model.precision.nvfp4 import NVFP4
 
 SATURATED = 0.5
@@ -28,7 +29,7 @@ SATURATED = 0.5
 weights about an eighth of the E2M1 codes have it, and a single E4M3 code."""
 _LARGEST_E8M0 = 246
 """Largest acceptable scale, as E8M0 code: 2^119. Any larger power times 448 is infinite in fp32; code 255 is NaN."""
-_E4M3_INFINITE, _E4M3_LARGEST, _E2M1_LARGEST = 0x7F, 0x7E, 7
+_E4M3_INFINITE, _E4M3_LARGEST, _E2M1_LARGEST, _LARGEST_INT4 = 0x7F, 0x7E, 7, 7
 PLAIN = {torch.float32, torch.bfloat16, torch.float16, torch.float64}
 """Dtypes of tensors that are not quantised."""
 _SCALES = ("scale", "scales", "scale_inv", "scale_2", "outer")
@@ -79,7 +80,7 @@ def doubts(quantised: Mapping[str, Quantised]) -> list[Fault]:
     codes of some rows (in NVFP4 also their blocks' scales) are at the maximum."""
     found = []
     for name, q in sorted(quantised.items()):
-        full = _full(q.codes)
+        full = codes_of_int4(q).abs() >= _LARGEST_INT4 if isinstance(q, Int4) else _full(q.codes)
         if isinstance(q, NVFP4):
             largest = q.scales.view(torch.uint8) == _E4M3_LARGEST
             full &= largest.repeat_interleave(full.shape[-1] // largest.shape[-1], -1)
