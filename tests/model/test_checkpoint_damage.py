@@ -136,6 +136,11 @@ def _a_pickle_by_another_name(folder: Path) -> None:
     torch.save({}, folder / FIRST)
 
 
+def _a_size_in_words(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": "many\n"}))
+
+
 def _not_a_number(folder: Path) -> None:
     _change_tensors(folder, THIRD, lambda tensors: tensors[NORM].__setitem__(0, float("nan")))
 
@@ -162,6 +167,7 @@ def _not_a_number(folder: Path) -> None:
         (_pipe, f"{THIRD} is not a file"),
         (_only_a_pickle, r"holds no .safetensors file, only pytorch_model.bin: save it as safetensors"),
         (_a_pickle_by_another_name, f"{FIRST} is damaged or of another format"),
+        (_a_size_in_words, r"base: vocab_size is 'many\\n', which is no number that a network can have"),
         (_not_a_number, f"{NORM} has 1 of 32 numbers that are not finite"),
     ],
     ids=lambda value: value.__name__.strip("_") if callable(value) else "",

@@ -65,7 +65,7 @@ class CheckpointFolder:
             refuse_unknown(quantisation)
             config = read_config(data)
         except UnsupportedCheckpoint as error:
-            raise UnsupportedCheckpoint(f"{described}: {error}") from error
+            raise UnsupportedCheckpoint(f"{folder}: {error}") from error
         files, index = _listing(folder)
         stored = _stored_in(folder, files, index)
         beside = {path.name for pattern in ("*.safetensors", *_PICKLES) for path in folder.glob(pattern)}

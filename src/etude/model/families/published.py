@@ -9,15 +9,23 @@ from typing import Any
 from etude.model.errors import UnsupportedCheckpoint
 from etude.model.rope import LinearScaling, Llama3Scaling, Rope, Yarn
 
+_LARGEST = 1 << 40
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
     data: Mapping[str, Any]
 
     def require(self, *names: str) -> None:
-        """Raise UnsupportedCheckpoint, which names all settings that are missing, if any of these is."""
+        """Raise UnsupportedCheckpoint unless all these settings are there, and are numbers that a network can have."""
         if missing := [name for name in names if self.data.get(name) is None]:
             raise UnsupportedCheckpoint(f"config.json lacks {', '.join(missing)}")
+        for name in names:
+            value = self.data[name]
+            if type(value) not in (int, float) or not 0 <= value < _LARGEST:
+                raise UnsupportedCheckpoint(
+                    f"{name} is {str(value)[:40]!r}, which is no number that a network can have"
+                )
 
     def require_values(self, expected: Mapping[str, Any]) -> None:
         """Raise UnsupportedCheckpoint if a setting is present and has another value than the only one implemented."""
