@@ -114,7 +114,7 @@ def test_ctrl_c_while_the_model_is_loaded(at_terminal, scratch: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "left", "says"),
     [
-        (lambda run: run.root / "stages", None, ["has no finished model of stage rl, continued or sft yet"]),
+        (lambda run: run.root / "stages", None, ["has no finished model of stage rl, continued, sft or base yet"]),
         (lambda run: run.model("sft") / "config.json", None, ["has no config.json"]),
         (lambda run: run.tokenizer, None, ["{place}"]),
         (lambda run: run.recipe, 'name = "x"\nseed = "one"\n', ["seed: should be a valid integer, found 'one'"]),

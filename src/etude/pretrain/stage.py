@@ -123,7 +123,7 @@ def _identity(context: StageContext, plan: StagePlan) -> str:
         "stage": context.name,
         "seed": context.recipe.seed,
         "stage_recipe": {name: value for name, value in plan.recipe.made_from().items() if name not in _UNREAD},
-        "model": context.recipe.model.model_dump(mode="json"),
+        "model": context.recipe.model.made_from(),
         "stdlib_share": context.recipe.corpus.stdlib_share,
         "inputs": plan.inputs,
     }
