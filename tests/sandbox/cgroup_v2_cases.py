@@ -73,7 +73,7 @@ def test_the_janitor_ends_what_a_dead_owner_left_running() -> None:
         "import os\n"
         "from etude.sandbox.embedded.cgroups import Cgroups\n"
         "box = Cgroups.find().create('x', memory_bytes=1 << 26, processes=9)\n"
-        "with box.open_entry_files() as (door, _):\n"
+        "with box.open_entry_files() as (door, *_):\n"
         " if (pid := os.fork()) == 0: os.setsid(); os.write(door, b'0'); os.execlp('sleep', 'sleep', '100')\n"
         "while open(f'/proc/{pid}/comm').read() != 'sleep\\n': pass\n"
         "print(pid, flush=True); input()\n"
