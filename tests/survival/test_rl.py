@@ -69,6 +69,7 @@ def test_lockstep_survives_its_services(base: Path, undisturbed, tmp_path: Path)
         assert_each_prompt_once(run, PROMPTS)
         assert len(run.entries("step_replayed")) >= 2
         assert run.entries("step_repeated"), "the trainer died after its first step, of which it has no checkpoint"
+        assert run.lineage("rl")["result"]["infra_errors"] == 0, "a second attempt samples something else"
         assert run.final_weights() == undisturbed
         assert run.left_behind() == []
 
