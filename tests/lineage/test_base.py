@@ -13,6 +13,7 @@ import pytest
 import torch
 from tests.harness.parts import compact_format
 from tests.lineage.contexts import open_context
+from tests.pretrain.make import small_recipe
 from tests.text.formats.tiny import merged_file
 
 from etude.lineage import LineageError, require_supported
@@ -21,18 +22,7 @@ from etude.lineage.stages import stages_of
 from etude.model import Transformer, config_from_recipe, load_hf, save_hf
 from etude.recipe import Recipe, RecipeError, load_recipe, save_recipe
 
-SMALL = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "intermediate_size": 64,
-    "moe_intermediate_size": 16,
-    "n_routed_experts": 4,
-    "num_attention_heads": 2,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 16,
-}
+SMALL = small_recipe(Path("code")).model.model_dump(exclude={"from_", "weights", "embedding_scale"})
 
 
 def recipe(folder: Path, model: dict[str, Any] | None = None, **sections: Any) -> Recipe:
@@ -69,7 +59,9 @@ def test_the_stage_base_takes_over_weights_and_tokenizer(published: Path, tmp_pa
     assert {file.name for file in context.paths.model("base").iterdir()} == {
         file.name for file in published.iterdir() if file.name != "README.md"
     }
-    assert context.paths.tokenizer.read_bytes() == (published / "tokenizer.json").read_bytes()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (context.paths.root / name).read_bytes() == (published / name).read_bytes()
+        assert name in stages_of(begun)[0].outputs, "another run that takes the stage over needs it too"
     shutil.rmtree(published)
     require_supported(begun, context.paths)
     assert network_of(begun, context.paths).hidden_size == 32, "the folder is needed once"
@@ -112,6 +104,11 @@ def without_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
 
 
+def a_link_to_the_outside(folder: Path) -> None:
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "tokenizer_config.json").symlink_to("/etc/hosts")
+
+
 def nothing(folder: Path) -> None:
     pass
 
@@ -127,6 +124,7 @@ AUTO = {"harness": {"format": "auto"}}
         (another_family, AUTO, "model.from: .*mamba2.*known are"),
         (without_weights, AUTO, "model.from: .*safetensors"),
         (without_tokenizer, AUTO, "model.from: .*tokenizer"),
+        (a_link_to_the_outside, AUTO, "model.from: .*tokenizer_config.json is a link that leads out"),
         (nothing, {}, r'harness\.format = "compact" needs a tokenizer that Étude trained.*"auto"'),
         (nothing, AUTO | {"engine": {"context": 5000}}, r"engine\.context = 5000: the network of model.from has 1024"),
         (nothing, AUTO | {"precision": {"experts": "mxfp8", "emulate": True}}, "blocks of 32"),

@@ -14,10 +14,12 @@ from etude.journal import RunPaths
 from etude.lineage.context import RunContext
 from etude.lineage.state import LineageError, finished_stage
 from etude.model import ModelConfig, Survey, Transformer, UnsupportedCheckpoint, config_from_recipe, save_hf, survey
+from etude.model.checkpoints.folder import file_in
 from etude.model.checkpoints.writing import TRAVELLING
 from etude.recipe import Recipe
 from etude.text import Tokenizer, TokenizerError, open_tokenizer
 from etude.text.finding import FoundFormat, find_format
+from etude.text.pretrained import PretrainedTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,13 @@ def find_base(recipe: Recipe, *, shape_only: bool = False) -> Base:
     more than a config.json will do.
 
     Raises LineageError, in one line, if a run cannot begin with it."""
-    place = Path(recipe.model.from_).expanduser()
-    folder = (finished_stage(place).model if (place / "recipe.toml").is_file() else place).resolve()
+    folder = _named_folder(recipe)
     try:
-        found = survey(folder)
-        tokenizer = None if recipe.own_tokenizer or _lacks_all(folder, shape_only) else open_tokenizer(folder)
-        if tokenizer is not None:
-            found = survey(folder, vocabulary=tokenizer.vocab_size)
-        form = None if tokenizer is None else _form(recipe, folder, tokenizer)
+        brought = [name for name in TRAVELLING if file_in(folder, name) is not None]
+        read_tokenizer = not recipe.own_tokenizer and ("tokenizer.json" in brought or not shape_only)
+        tokenizer = open_tokenizer(folder) if read_tokenizer else None
+        found = survey(folder, vocabulary=tokenizer.vocab_size if tokenizer else None)
+        form = _form(recipe, folder, tokenizer) if tokenizer else None
     except (UnsupportedCheckpoint, TokenizerError) as error:
         raise LineageError(f"model.from: {error}") from error
     if recipe.model.weights == "stored" and (found.weights or not shape_only):
@@ -59,11 +60,12 @@ def find_base(recipe: Recipe, *, shape_only: bool = False) -> Base:
     return Base(folder, found, form)
 
 
-def _lacks_all(folder: Path, shape_only: bool) -> bool:
-    return shape_only and not (folder / "tokenizer.json").exists()
+def _named_folder(recipe: Recipe) -> Path:
+    place = Path(recipe.model.from_).expanduser()
+    return (finished_stage(place).model if (place / "recipe.toml").is_file() else place).resolve()
 
 
-def _form(recipe: Recipe, folder: Path, tokenizer: Any) -> FoundFormat | None:
+def _form(recipe: Recipe, folder: Path, tokenizer: Tokenizer | PretrainedTokenizer) -> FoundFormat | None:
     """Check that the chat format fits the tokenizer; return it if the folder's template decides about it."""
     if recipe.harness.format == "auto" and not isinstance(tokenizer, Tokenizer):
         return find_format(folder, tokenizer)
@@ -98,14 +100,13 @@ def network_of(recipe: Recipe, paths: RunPaths | None = None) -> ModelConfig:
     """Return the network that a recipe's run trains."""
     if not recipe.model.from_:
         return config_from_recipe(recipe.model, recipe.tokenizer.vocab_size)
-    if paths is not None and paths.model("base").exists():
-        return survey(paths.model("base")).config
-    return find_base(recipe, shape_only=True).survey.config
+    taken = paths is not None and paths.model("base").exists()
+    return survey(paths.model("base") if paths and taken else _named_folder(recipe)).config
 
 
 async def adopt_base(context: RunContext) -> dict[str, Any]:
-    """Put the named model into the run's folder, as the model of the stage `base`. Weights are
-    linked where the file system can."""
+    """Put the named model into the run's folder, as the model of the stage `base`. Its files are linked where the file
+    system can. Tokenizer and chat template are also copied to the place where every stage looks for them."""
     asked = context.recipe.model
     base = await asyncio.to_thread(find_base, context.recipe)
     await asyncio.to_thread(_adopt, context, base)
@@ -128,12 +129,12 @@ def _adopt(context: RunContext, base: Base) -> None:
     if recipe.model.weights == "random":
         save_hf(Transformer(base.survey.config).initialise(recipe.seed), aside)
     else:
-        for file in sorted(base.folder.iterdir()):
-            if file.name in TRAVELLING:
-                shutil.copyfile(file, paths.root / file.name)
-            weights = file.name.endswith((".safetensors", ".safetensors.index.json"))
-            if weights or file.name in (*TRAVELLING, "config.json"):
-                _link(file.resolve(), aside / file.name)
+        weights = [path.name for path in base.folder.glob("*.safetensors*")]
+        for name in ("config.json", *TRAVELLING, *sorted(weights)):
+            if (file := file_in(base.folder, name)) is not None:
+                _link(file.resolve(), aside / name)
+                if name in TRAVELLING:
+                    shutil.copyfile(file, paths.root / name)
     shutil.rmtree(folder, ignore_errors=True)
     aside.replace(folder)
 

@@ -20,6 +20,7 @@ from etude.lineage.prepare import (
 from etude.lineage.reinforce import evaluate_test, run_rl
 from etude.lineage.state import recipe_of
 from etude.lineage.summary import one_edit
+from etude.model.checkpoints.writing import TRAVELLING
 from etude.recipe import Recipe
 
 
@@ -73,24 +74,24 @@ _TASKS = Stage(
     require_own_format,
     beside=("tasks/gate.jsonl", "tasks/separate"),
 )
-_BASE = Stage(
-    "base",
-    "base model",
-    ("model",),
-    ("stages/base/model", "tokenizer.json"),
-    adopt_base,
-)
 
 
 def stages_of(recipe: Recipe) -> tuple[Stage, ...]:
     """Return all stages of a recipe in order: the model it begins with, those that make data, its training stages, and
     the evaluation."""
-    made = [*([_BASE] if recipe.model.from_ else []), _TASKS, *([_corpus(recipe)] if recipe.reads_corpus else [])]
+    made = [_base(recipe), _TASKS] if recipe.model.from_ else [_TASKS]
+    if recipe.reads_corpus:
+        made.append(_corpus(recipe))
     for name in recipe.training:
         if name == "sft":
             made.append(_demonstrations(recipe))
         made.append(_trained(name, recipe))
     return (*made, _evaluation(recipe))
+
+
+def _base(recipe: Recipe) -> Stage:
+    brought = () if recipe.own_tokenizer else TRAVELLING
+    return Stage("base", "base model", ("model",), (*_model("base"), *brought), adopt_base)
 
 
 def _corpus(recipe: Recipe) -> Stage:

@@ -49,7 +49,9 @@ def summarise(paths: RunPaths) -> dict[str, Any]:
         start, end = names[0], names[-1]
         before, after = (_json(paths.evaluation(f"test-{name}") / "summary.json") for name in (start, end))
         summary.setdefault(start, {})["valid_calls"] = before["valid_calls"]
-        summary[end] |= {"tasks": before["tasks"], "k": before["k"], "test_evaluations": after["touch"]}
+        if start == end:  # the run has one model only
+            before = {}
+        summary[end] |= {"tasks": after["tasks"], "k": after["k"], "test_evaluations": after["touch"]}
         summary[end] |= _compared(before, after, ("pass1", "passk", "greedy", "first_edit"))
         capped = [paths.evaluation(one_edit(f"test-{name}")) / "summary.json" for name in (start, end)]
         if all(file.exists() for file in capped):

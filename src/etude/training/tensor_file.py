@@ -1,12 +1,8 @@
-"""Writes tensors to a safetensors file one at a time and computes its digest on the way.
-
-`safetensors.torch.save` and `save_file` first make bytes of all tensors, which doubles the memory. All bytes go through
-plain writes, so a full disk is an ordinary error.
-"""
+"""Writes tensors to a safetensors file one at a time and computes its digest on the way. All bytes go through plain
+writes, so a full disk is an ordinary error."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,20 +12,9 @@ import torch
 import xxhash
 from torch import Tensor
 
+from etude.journal.tensor_file import CODES, Entry, write_header
 from etude.training.errors import CheckpointError
 
-_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 _PIECE_BYTES = 1 << 20
 
 
@@ -71,14 +56,11 @@ def _order(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def _header(tensors: Mapping[str, Tensor]) -> bytes:
-    entries: dict[str, dict[str, Any]] = {}
-    end = 0
-    for name in _order(tensors):
-        tensor = tensors[name]
-        if tensor.dtype not in _NAMES:
-            raise CheckpointError(f"checkpoint state {name}: a tensor of {tensor.dtype} cannot be written")
-        begin, end = end, end + tensor.nbytes
-        entries[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+    return write_header({name: _entry(name, tensors[name]) for name in _order(tensors)})
+
+
+def _entry(name: str, tensor: Tensor) -> Entry:
+    code = CODES.get(str(tensor.dtype).removeprefix("torch."))
+    if code is None:
+        raise CheckpointError(f"checkpoint state {name}: a tensor of {tensor.dtype} cannot be written")
+    return Entry(code, tensor.shape, tensor.nbytes)

@@ -18,24 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from etude.journal.tensor_file import CODES, Entry, write_header
 from etude.model.errors import UnsupportedCheckpoint
 
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E8M0": torch.float8_e8m0fnu,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+_DTYPES: dict[str, torch.dtype] = {code: getattr(torch, name) for name, code in CODES.items()}
 _LARGEST_JSON = 100_000_000
 _MOST_DIMENSIONS, _LONGEST_NAME = 8, 500
 
@@ -107,17 +93,14 @@ def read_into(stored: StoredTensor, out: Tensor) -> None:
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write and fsync a file. Tensors of wide dtypes come first, so that each begins at a multiple of its item size."""
-    ordered = sorted(tensors.items(), key=lambda item: -item[1].itemsize)
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, tensor in ordered:
-        begin, end = end, end + tensor.nbytes
-        header[name] = {"dtype": _CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    ordered = dict(sorted(tensors.items(), key=lambda item: -item[1].itemsize))
+    entries = {
+        name: Entry(CODES[str(tensor.dtype).removeprefix("torch.")], tensor.shape, tensor.nbytes)
+        for name, tensor in ordered.items()
+    }
     with file.open("wb") as stream:
-        stream.write(len(text).to_bytes(8, "little") + text)
-        for _, tensor in ordered:
+        stream.write(write_header(entries, {"format": "pt"}))
+        for tensor in ordered.values():
             stream.write(_bytes_of(tensor.cpu().contiguous()))
         stream.flush()
         os.fsync(stream.fileno())

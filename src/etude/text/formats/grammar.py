@@ -31,8 +31,8 @@ Decode: TypeAlias = Callable[[Iterable[int]], str]
 @dataclass(frozen=True, slots=True)
 class Grammar:
     call: Pair | tuple[str, str]
-    """The marks of a call: two tokens, or two texts without letters beyond ASCII. If the texts are empty, a call is a
-    JSON object with a "name" that begins a line."""
+    """What stands before and after a call: two special tokens, or two texts in ASCII. If the texts are empty, a call is
+    a line that begins with a JSON object with a "name"."""
     stop: tuple[int, ...]
     """Tokens that end a turn. `write` uses the first, unless the format has `heads`."""
     heads: Pair | None = None
