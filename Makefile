@@ -55,8 +55,8 @@ smoke: setup              ## the whole line shrunk to minutes, with assertions
 bench: setup              ## make bench NAME=deltas [RECORD=1]: one benchmark, one JSON line last; RECORD keeps it in docs/results
 	@test -n "$(NAME)" || { echo "usage: make bench NAME=...; there are: $$(ls benchmarks/[a-z]*.py benchmarks/claims/[a-z]*.py | grep -v /table.py | sed 's:benchmarks/::; s:\.py::' | tr '\n' ' ')"; exit 2; }
 	@test -f "benchmarks/$(NAME).py" || { echo "there is no benchmarks/$(NAME).py"; exit 2; }
-	@RECORD=$(RECORD) $(PY) benchmarks/$(NAME).py
-	@test -z "$(filter-out 0,$(RECORD))" || $(PY) benchmarks/results.py >&2
+	@RECORD=$(RECORD) $(PY) benchmarks/$(NAME).py; code=$$?; \
+	test -z "$(filter-out 0,$(RECORD))" || $(PY) benchmarks/results.py >&2; exit $$code
 
 compare: setup            ## make compare REV=... NAMES="engine grading": benchmarks of an older commit and of this tree, in turn
 	@test -n "$(REV)" -a -n "$(NAMES)" || { echo 'usage: make compare REV=HEAD~1 NAMES="engine grading" [ROUNDS=1]'; exit 2; }
