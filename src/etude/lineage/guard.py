@@ -54,9 +54,10 @@ def require_supported(recipe: Recipe) -> None:
 
     # A dtype that the recipe leaves open may be probed to be bf16, the one that kernels need, so assume that.
     implementation_for(recipe.precision, recipe.compute.device, DTYPES.get(recipe.compute.dtype, DTYPES["bfloat16"]))
-    if not recipe.corpus.sources and not recipe.corpus.folders:
+    if not (recipe.corpus.sources or recipe.corpus.folders or recipe.corpus.code):
         raise LineageError(
-            "corpus.sources = [] and corpus.folders = []: there is nothing to pretrain on; name a source or a folder"
+            "corpus.sources = [] and corpus.folders = []: without corpus.code there is nothing to pretrain on; name a "
+            "source or a folder"
         )
     if never := [kind for kind in recipe.sft.kinds if kind not in SEEN_KINDS]:
         raise LineageError(
