@@ -115,11 +115,13 @@ def main(texts: Path, folder: Path, filters: Path, settings: dict[str, Any]) -> 
 def parses(text: str) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return False
-    return True
+        for flags in (0, ast.PyCF_ONLY_AST):
+            try:
+                compile(text, "<text>", "exec", flags, dont_inherit=True)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                continue
+            return True
+    return False
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ _MAX_LINE = 400
 _MAX_DIGIT_SHARE = 0.2
 _MAX_LINE_OF_ANY_LANGUAGE, _MAX_MEAN_LINE = 1000, 100
 _MIN_LETTER_SHARE = 0.25
-_NO_LETTERS = re.compile(r"[\W_]+")
+_SIGNS = bytes(byte for byte in range(128) if not chr(byte).isalnum())
 GENERATED_NAMES = re.compile(
     r".*(_pb2(_grpc)?\.pyi?|\.pb\.(go|cc|h)|_pb\.js|\.g\.cs|\.designer\.cs|\.generated\.\w+|\.min\.(js|css)|-lock\.json"
     r"|\.lock)|(poetry|yarn|pnpm-lock|cargo|composer|gemfile|uv|pipfile|package-lock|go)\.(lock|sum|json|ya?ml)",
@@ -39,8 +39,9 @@ def is_table(text: str) -> bool:
 
 
 def has_few_letters(text: str) -> bool:
-    """Whether letters and digits are less than a quarter of the text, as in drawings made of characters."""
-    return len(_NO_LETTERS.sub("", text)) < _MIN_LETTER_SHARE * len(text)
+    """Whether letters and digits are less than a quarter of the bytes, as in drawings made of characters."""
+    data = text.encode("utf-8", "replace")
+    return len(data.translate(None, _SIGNS)) < _MIN_LETTER_SHARE * len(data)
 
 
 def _longest_line(text: str) -> int:
