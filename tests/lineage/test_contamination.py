@@ -118,6 +118,25 @@ def test_documents_that_hold_a_held_out_function_are_dropped(tasks: list[Task]) 
     assert not any(map(is_contaminated, honest))
 
 
+def test_a_document_of_the_users_code_may_hold_no_solution_of_a_train_task_but_what_was_there_before(
+    tasks: list[Task],
+) -> None:
+    train = next(task for task in tasks if task.split is Split.TRAIN)
+    files = {name: data.decode() for name, data in read_files(train.directory).items() if name != "check.py"}
+    solved = sources(train)
+    (changed,) = [name for name, text in files.items() if solved[name] != text]
+    is_contaminated = TaskCode.of((), [train])
+
+    def held(text: str, source: str) -> bool:
+        return is_contaminated(Document(text, "code", source, "test 1", "a/file.py"))
+
+    assert held(renamed(solved[changed]), "mine")
+    assert not held(solved[changed], "generated"), "these are made from train tasks"
+    assert not any(held(text, "mine") for text in files.values())
+    readme = Document(f"# What to do\n\n{train.instruction}\n", "code", "mine", "test 1", "README.md")
+    assert is_contaminated(readme) == (len(train.instruction.split()) > 13)
+
+
 def test_documents_may_hold_seen_families_with_other_numbers(tasks: list[Task], twin: Task) -> None:
     held_out = [task for task in tasks if task.split is not Split.TRAIN]
     same = [text for text in sources(twin).values() if "def " in text]

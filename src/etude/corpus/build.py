@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,38 +46,53 @@ Progress = Callable[[int, int], None]
 """Called with the bytes that were read, and with all bytes to read."""
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Which files make which document."""
+
+    files: NDArray[np.int64]
+    """Indices of the files, document after document."""
+    firsts: NDArray[np.int64]
+    """Index of each document's first file in `files`, and the number of files."""
+
+    def __len__(self) -> int:
+        return len(self.firsts) - 1
+
+    def of(self, place: int) -> list[int]:
+        found: list[int] = self.files[self.firsts[place] : self.firsts[place + 1]].tolist()
+        return found
+
+
 class Gathered:
     """The documents of a corpus, on disk in the work folder until the corpus is written."""
 
-    def __init__(self, files: PartFiles, documents: list[NDArray[np.int64]], recipe: CorpusRecipe) -> None:
-        """`documents` are the indices of the files that make each document."""
-        self._files, self._documents = files, documents
-        share = recipe.held_out_share
-        self._held = [is_held_out(self._document(place).text, share) for place in range(len(documents))]
+    def __init__(self, files: PartFiles, order: Order, recipe: CorpusRecipe) -> None:
+        self._files, self._order = files, order
+        texts = (self._document(place).text for place in range(len(order)))
+        self._held = np.fromiter((is_held_out(text, recipe.held_out_share) for text in texts), dtype=bool)
         self.weights = {name: code.weight for name, code in recipe.code.items()}
         self.report: Report
 
     def documents(self, *, held_out: bool = False) -> Iterator[Document]:
         """Yield the documents of the train split, or those that are held out."""
-        return (self._document(place) for place, held in enumerate(self._held) if held == held_out)
+        return (self._document(place) for place in np.flatnonzero(self._held == held_out).tolist())
 
     def texts(self) -> Iterator[str]:
         """The train split's texts, the only ones that a tokenizer may be trained on."""
         return (document.text for document in self.documents())
 
     def count(self, *, held_out: bool = False) -> int:
-        return self._held.count(held_out)
+        return int((self._held == held_out).sum())
 
-    def held_out_files(self) -> NDArray[np.int64]:
-        held = [indices for indices, held in zip(self._documents, self._held, strict=True) if held]
-        return np.concatenate([np.zeros(0, dtype=np.int64), *held])
+    def files(self, *, held_out: bool = False) -> NDArray[np.int64]:
+        """Return the indices of the files of the train split's documents, or of those that are held out."""
+        return self._order.files[np.repeat(self._held == held_out, np.diff(self._order.firsts))]
 
     def _document(self, place: int) -> Document:
-        indices = self._documents[place]
-        first = self._files.document(int(indices[0]))
-        if len(indices) == 1:
+        every = [self._files.document(index) for index in self._order.of(place)]
+        first = every[0]
+        if len(every) == 1:
             return first
-        every = [first, *(self._files.document(int(index)) for index in indices[1:])]
         text = "".join(header(one.name, language_of(one.name)) + one.text.rstrip("\n") + "\n\n" for one in every)
         return Document(text, first.kind, first.source, first.origin, first.name, first.repository)
 
@@ -98,9 +113,9 @@ def gather(
     if not len(files):
         raise CorpusError(_why_empty(files))
     kept = _without_duplicates(files, recipe.near_duplicate_similarity, work)
-    kept = _drop(files, kept, np.array(files.column("contaminated"), dtype=bool), "contaminated")
+    kept = _drop(files, kept, files.numbers("contaminated"), "contaminated")
     gathered = Gathered(files, _joined(files, kept, recipe), recipe)
-    gathered.report = _report(files, kept, gathered, recipe)
+    gathered.report = _report(files, gathered, recipe)
     return gathered
 
 
@@ -213,48 +228,44 @@ def _drop(files: PartFiles, kept: NDArray[np.int64], flags: NDArray[np.bool_], r
     return kept[~flags[kept]]
 
 
-def _joined(files: PartFiles, kept: NDArray[np.int64], recipe: CorpusRecipe) -> list[NDArray[np.int64]]:
-    """Return the indices of the files of each document: one file, or several of one repository."""
+def _joined(files: PartFiles, kept: NDArray[np.int64], recipe: CorpusRecipe) -> Order:
+    """Make each file a document, but join those of one repository where the recipe says so. Joined ones come last."""
     limits = {name: code.join_bytes for name, code in recipe.code.items() if code.join_bytes}
     joins = np.zeros(len(files), dtype=bool)
     for name in limits:
         joins |= files.source_is(name)
-    documents = [np.array([index]) for index in kept[~joins[kept]]]
+    alone = kept[~joins[kept]]
+    groups: list[list[int]] = []
     if limits:
         names, repositories, imports = (files.column(column) for column in ("name", "repository", "imports"))
-        sizes = files.column("size")
+        sizes = files.numbers("size")
         for name, limit in limits.items():
-            groups: dict[str, list[File]] = defaultdict(list)
+            found: dict[str, list[File]] = defaultdict(list)
             for index in kept[files.source_is(name)[kept]].tolist():
-                file = File(index, names[index], tuple(imports[index]), sizes[index])
-                groups[repositories[index]].append(file)
-            documents += [
-                np.array([file.number for file in group])
-                for files_ in groups.values()
-                for group in joined(files_, limit)
-            ]
-    return documents
+                file = File(index, names[index].as_py(), tuple(imports[index].as_py()), int(sizes[index]))
+                found[repositories[index].as_py()].append(file)
+            groups += [[file.number for file in group] for some in found.values() for group in joined(some, limit)]
+    lengths = [1] * len(alone) + [len(group) for group in groups]
+    order = np.concatenate([alone, np.array([index for group in groups for index in group], dtype=np.int64)])
+    return Order(order, np.cumsum([0, *lengths]))
 
 
-def _report(files: PartFiles, kept: NDArray[np.int64], gathered: Gathered, recipe: CorpusRecipe) -> Report:
-    held = np.zeros(len(files), dtype=bool)
-    held[gathered.held_out_files()] = True
-    sizes, origins = files.column("size"), files.column("origin")
+def _report(files: PartFiles, gathered: Gathered, recipe: CorpusRecipe) -> Report:
     rows = {
         key: SourceReport(*key, tally.files, tally.bytes, dict(tally.dropped)) for key, tally in files.tallies.items()
     }
-    for name in dict.fromkeys(source for source, _ in rows):
-        for index in kept[files.source_is(name)[kept]].tolist():
-            row = rows[name, origins[index]]
-            row.held_out += bool(held[index])
-            row.kept += not held[index]
-            row.kept_bytes += 0 if held[index] else sizes[index]
+    origins, sizes = files.column("origin"), files.numbers("size")
+    for held_out in (False, True):
+        for index in gathered.files(held_out=held_out).tolist():
+            row = rows[files.source(index), origins[index].as_py()]
+            row.held_out += held_out
+            row.kept += not held_out
+            row.kept_bytes += 0 if held_out else int(sizes[index])
     whole = Tally()
     for tally in files.tallies.values():
         whole.add(tally)
     languages: set[str] = {language for code in recipe.code.values() for language in code.languages}
-    ordered = [rows[key] for key in sorted(rows)]
-    return Report(ordered, whole.examples, dict(whole.redacted), unchecked(languages))
+    return Report([rows[key] for key in sorted(rows)], whole.examples, dict(whole.redacted), unchecked(languages))
 
 
 def _why_empty(files: PartFiles) -> str:

@@ -187,9 +187,16 @@ class PartFiles:
     def source_is(self, name: str) -> NDArray[np.bool_]:
         return np.equal(self._source_of, self._names.index(name) if name in self._names else -1)
 
-    def column(self, name: str) -> list[Any]:
-        """Return one of the short columns."""
-        return [value for path, group in self._groups for value in _read(path, group, [name])[name].to_pylist()]
+    def source(self, index: int) -> str:
+        return self._names[self._source_of[index]]
+
+    def column(self, name: str) -> Any:
+        """Return one of the short columns, as an arrow array."""
+        columns = [_read(path, group, [name])[name].combine_chunks() for path, group in self._groups]
+        return pa.chunked_array(columns, _SCHEMA.field(name).type).combine_chunks()
+
+    def numbers(self, name: str) -> NDArray[Any]:
+        return np.asarray(self.column(name).to_numpy(zero_copy_only=False))
 
     def array(self, name: str, dtype: Any, width: int, path: Path) -> NDArray[Any]:
         """Return a column of numbers, [documents, width], as a file that is mapped into memory."""
@@ -204,7 +211,7 @@ class PartFiles:
         group = int(np.searchsorted(self._firsts, index, side="right")) - 1
         row = {name: column[index - self._firsts[group]].as_py() for name, column in self._group(group).items()}
         text = row.pop("text").decode("utf-8", "surrogatepass")
-        return Document(text=text, source=self._names[self._source_of[index]], **row)
+        return Document(text=text, source=self.source(index), **row)
 
     def _read_group(self, group: int) -> dict[str, Any]:
         table = _read(*self._groups[group], ["text", "kind", "origin", "name", "repository"])
