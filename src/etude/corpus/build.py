@@ -86,7 +86,8 @@ class Gathered:
 
     def files(self, *, held_out: bool = False) -> NDArray[np.int64]:
         """Return the indices of the files of the train split's documents, or of those that are held out."""
-        return self._order.files[np.repeat(self._held == held_out, np.diff(self._order.firsts))]
+        found: NDArray[np.int64] = self._order.files[np.repeat(self._held == held_out, np.diff(self._order.firsts))]
+        return found
 
     def _document(self, place: int) -> Document:
         every = [self._files.document(index) for index in self._order.of(place)]

@@ -188,7 +188,7 @@ class PartFiles:
         return np.equal(self._source_of, self._names.index(name) if name in self._names else -1)
 
     def source(self, index: int) -> str:
-        return self._names[self._source_of[index]]
+        return self._names[int(self._source_of[index])]
 
     def column(self, name: str) -> Any:
         """Return one of the short columns, as an arrow array."""

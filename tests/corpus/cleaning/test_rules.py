@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 
 from etude.corpus.cleaning import CodeRules
 from etude.corpus.cleaning.languages import LANGUAGES, header, language_of, parses, unchecked
+from etude.corpus.cleaning.redaction import without_secrets
 from etude.corpus.document import Found
 from etude.recipe.corpus import CodeRecipe
+from etude.trace.redact import Redactor
+from etude.trace.redact.patterns import patterns
 
 GOOD = "def area(width, height):\n    return width * height\n" * 8
 GO = "package a\n\nfunc area(width int, height int) int {\n\treturn width * height\n}\n"
@@ -105,6 +108,18 @@ def test_secrets_and_personal_data_are_redacted_and_the_same_text_always_alike()
     assert not [secret for secret in ("jane", key) if secret in first]
     assert first.count("[redacted:aws-key-1]") == 2
     assert counts["email"] == 2
+
+
+def test_no_pattern_is_left_out_that_its_examples_need():
+    for pattern in patterns():
+        for hit in pattern.hits:
+            text = hit.replace("«", "").replace("»", "")
+            assert without_secrets(text, Counter()) == Redactor().redact(text) != text
+
+
+@given(st.text('sk-pA@/.e:="1\nKé'))
+def test_texts_are_redacted_as_a_redactor_does(text):
+    assert without_secrets(text, Counter()) == Redactor().redact(text)
 
 
 @given(st.text(), st.binary())

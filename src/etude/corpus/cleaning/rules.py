@@ -17,10 +17,9 @@ from etude.corpus.cleaning.generated_code import (
 )
 from etude.corpus.cleaning.languages import language_of, parses
 from etude.corpus.cleaning.licences import allows, wanted_names
+from etude.corpus.cleaning.redaction import without_secrets
 from etude.corpus.document import Found
 from etude.recipe.corpus import CodeRecipe
-from etude.trace.redact import Redactor
-from etude.trace.redact.patterns import patterns
 
 REASONS = {
     "path": "hidden, installed or excluded",
@@ -116,18 +115,6 @@ class CodeRules:
 
 
 Rules = PythonRules | GeneratedRules | CodeRules
-
-
-def without_secrets(text: str, counts: Counter[str]) -> str:
-    """Redact secrets and personal data. Placeholders are numbered per text, so a text alone decides how it is cleaned.
-    What was redacted is added to `counts`, by kind."""
-    lowered = text.lower()
-    if not any(True for pattern in patterns() for _ in pattern.find(text, lowered)):
-        return text  # most texts; a Redactor searches twice
-    redactor = Redactor()
-    cleaned: str = redactor.redact(text)
-    counts.update(redactor.counts)
-    return cleaned
 
 
 def _text(data: bytes | str, encoding: str) -> str | None:
