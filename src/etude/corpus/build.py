@@ -173,7 +173,7 @@ def write_texts(folder: Path, gathered: Gathered) -> None:
 
 def code_bytes(recipe: CorpusRecipe) -> int:
     """Bytes of the code files that `gather` would read, without reading them (for time estimates)."""
-    return sum(source.part.size for source in code_sources(recipe))
+    return sum(source.size() for source in code_sources(recipe))
 
 
 def _read_parts(
@@ -181,7 +181,7 @@ def _read_parts(
 ) -> PartFiles:
     named = [(source, work / f"part-{number:06d}.parquet") for number, source in enumerate(sources)]
     _begin(work, sources, contamination)
-    sizes = [source.part.size for source in sources]
+    sizes = [source.size() for source in sources]
     left = [place for place, (_, path) in enumerate(named) if not path.exists()]
     done, total = sum(sizes) - sum(sizes[place] for place in left), sum(sizes)
     progress(done, total)

@@ -146,7 +146,10 @@ _FACTORS = np.array([pow(0x9E3779B97F4A7C15, power, 2**64) for power in range(_S
 def shingles_of(text: str) -> NDArray[np.uint64]:
     """Return the hashes of a text's shingles, sorted and without duplicates."""
     hashes = np.sort(_shingle_hashes(text))  # np.unique is many times as slow
-    return hashes[np.concatenate([[True], hashes[1:] != hashes[:-1]])]
+    first = np.ones(len(hashes), dtype=bool)
+    np.not_equal(hashes[1:], hashes[:-1], out=first[1:])
+    unique: NDArray[np.uint64] = hashes[first]
+    return unique
 
 
 def _shingle_hashes(text: str) -> NDArray[np.uint64]:

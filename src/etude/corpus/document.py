@@ -33,8 +33,7 @@ class Part(Protocol):
     """A part of a source's files, a few megabytes where files allow, that one process reads. A part is pickled, its
     `repr` says which bytes it reads, and reading it again yields the same files."""
 
-    @property
-    def size(self) -> int:
+    def size(self, wanted: Wanted) -> int:
         """Bytes to read, for progress and estimates."""
         ...
 

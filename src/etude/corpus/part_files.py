@@ -122,7 +122,7 @@ def write_part(source: Source, path: Path, contamination: TaskTexts | None) -> N
 
 def _cleaned(source: Source, tallies: dict[str, Tally]) -> Iterator[tuple[Document, int]]:
     rules = source.rules
-    for found in source.part.read(lambda name, size: not rules.refuses_name(name, size)):
+    for found in source.part.read(source.wanted):
         name, origin, repository = map(_plain, (found.name, found.origin, found.repository))
         tally = tallies[origin]
         tally.files += 1

@@ -64,4 +64,5 @@ def _keys(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
     if len(data) < 3:
         return np.zeros(0, dtype=np.uint32)
     wide = data.astype(np.uint32)
-    return (wide[:-2] << 10) ^ (wide[1:-1] << 5) ^ wide[2:]
+    keys: NDArray[np.uint32] = np.bitwise_xor(np.bitwise_xor(wide[:-2] << 10, wide[1:-1] << 5), wide[2:])
+    return keys

@@ -30,6 +30,13 @@ class Source(NamedTuple):
     ordered: bool = False
     """Whether its files are to be put in the order of their imports."""
 
+    def wanted(self, name: str, size: int) -> bool:
+        return not self.rules.refuses_name(name, size)
+
+    def size(self) -> int:
+        """Bytes to read, for progress and estimates."""
+        return self.part.size(self.wanted)
+
 
 def parts_of(recipe: CorpusRecipe, documents: Path | None) -> Iterator[Source]:
     """Yield the parts of all sources. `documents` is required for the source "generated"."""

@@ -35,9 +35,8 @@ class FilesPart:
     """Path below the root, bytes, and modification time in nanoseconds of each file."""
     licences: Licences = ()
 
-    @property
-    def size(self) -> int:
-        return sum(size for _, size, _ in self.files)
+    def size(self, wanted: Wanted) -> int:
+        return sum(size for name, size, _ in self.files if wanted(name, size))
 
     def read(self, wanted: Wanted) -> Iterator[Found]:
         licences = dict(self.licences)

@@ -20,7 +20,10 @@ class GeneratedPart:
 
     path: Path
     modified: int
-    size: int
+    length: int
+
+    def size(self, wanted: Wanted) -> int:
+        return self.length
 
     def read(self, wanted: Wanted) -> Iterator[Found]:
         with self.path.open("rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as stream:

@@ -27,9 +27,8 @@ class GitPart:
     repository: str
     licences: Licences
 
-    @property
-    def size(self) -> int:
-        return sum(size for _, size, _ in self.files)
+    def size(self, wanted: Wanted) -> int:
+        return sum(size for name, size, _ in self.files if wanted(name, size))
 
     @property
     def origin(self) -> str:

@@ -47,8 +47,7 @@ class LinesPart:
     start: int
     stop: int
 
-    @property
-    def size(self) -> int:
+    def size(self, wanted: Wanted) -> int:
         return self.stop - self.start
 
     def read(self, wanted: Wanted) -> Iterator[Found]:
@@ -62,7 +61,7 @@ class LinesPart:
     def _lines(self, stack: ExitStack) -> Iterator[tuple[bytes | None, int]]:
         """Yield lines with their sizes; None for one that is too long."""
         file: IO[bytes] = stack.enter_context(self.path.open("rb"))
-        left = self.size
+        left = self.stop - self.start
         if self.path.suffix == ".jsonl":
             if self.start:
                 file.seek(self.start - 1)
@@ -107,7 +106,10 @@ class RowsPart:
     path: Path
     modified: int
     group: int
-    size: int
+    length: int
+
+    def size(self, wanted: Wanted) -> int:
+        return self.length
 
     def read(self, wanted: Wanted) -> Iterator[Found]:
         try:
