@@ -1,6 +1,7 @@
 """From sources to shards, with real parts, and what the manifest says about it."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from etude.corpus import CorpusError, build, gather, mixture, open_corpus, write
 from etude.corpus.build import is_held_out
 from etude.corpus.part_files import write_part
 from etude.corpus.sources.tables import table_parts
+from etude.lineage.state import StageRecord
 from etude.recipe.corpus import CorpusRecipe
 from etude.text import Tokenizer
 
@@ -66,6 +68,7 @@ def test_the_whole_way(sources, tmp_path, make):
     manifest = write_corpus(tmp_path / "corpus", gathered, tokenizer, recipe)
     assert {entry["origin"] for entry in manifest["provenance"]["sources"]} == {"code", "micro 1"}
     assert sum(manifest["provenance"]["kinds"].values()) == len(train)
+    assert StageRecord("", "", 0, result=manifest) == StageRecord(**asdict(StageRecord("", "", 0, result=manifest)))
     assert "weights" not in manifest
     corpus = open_corpus(tmp_path / "corpus")
     first = corpus.train.document(0).tolist()

@@ -135,14 +135,15 @@ def write_corpus(
     # A published tokenizer's library uses all cores by itself.
     if not isinstance(tokenizer, Tokenizer) or sum(one.kept_bytes for one in gathered.report.sources) < _SMALL:
         processes = 1
-    kinds: Counter[str] = Counter()
+    kinds: dict[str, int] = {}  # plain, since a stage's record copies it
 
     def encoded(*, held_out: bool) -> Iterator[Tokens]:
         batches = _batches(gathered.documents(held_out=held_out))
         for tokens in each(_encode, (tokenizer, None if held_out else middle), batches, processes or cores()):
-            if not held_out:
-                kinds.update(one.kind for one in tokens)
-            yield from tokens
+            for one in tokens:
+                if not held_out:
+                    kinds[one.kind] = kinds.get(one.kind, 0) + 1
+                yield one
 
     write_atomically(folder / REPORT, json.dumps(gathered.report.as_json(), indent=1).encode())
     return write_shards(
