@@ -72,7 +72,7 @@ def test_every_pair_is_a_target_once_and_none_crosses_a_document(case, rng, with
     assert seen == Counter({int(token): 1 for ids in documents for token in ids[1:]})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(st.integers(0, 90), max_size=300), st.integers(1, 40), st.randoms(use_true_random=False), st.data())
 def test_arrays_hold_the_same_rows_as_a_list_of_pieces(lengths, length, rng, data):
     order = list(range(len(lengths)))

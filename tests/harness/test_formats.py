@@ -26,7 +26,7 @@ ROOMY = Budgets(turn_tokens=5000, tokens=50_000)
 TOOLS = [schema.openai() for schema in PROFILE.schemas()]
 SCHEMAS = {schema.name: schema.call_schema() for schema in PROFILE.schemas()}
 LETTERS = Letters()
-FORMS = {name: make(LETTERS, TOOLS) for name, make in FORMATS.items()}
+FORMS = {name: make(LETTERS, TOOLS) for name, make in FORMATS.items() if name != "qwen2.5"}  # here it is Qwen3's
 every_format = pytest.mark.parametrize("name", FORMS)
 
 
@@ -134,6 +134,23 @@ def test_each_prompt_extends_the_last_one_exactly(name, turns):
     assert segment.sampled.tolist() == mask.tolist()
 
 
+@pytest.mark.parametrize(("ended", "added"), [("<|observation|>", []), ("<|user|>", ["<|observation|>"])])
+def test_a_turn_that_ended_with_the_next_message_shares_its_first_id(ended, added):
+    form = FORMS["glm4.5"]
+    sampled = [*turn_of(form, ("list", {}))[:-1], LETTERS.special(ended)]
+    engine = ScriptedEngine(playing([sampled, turn_of(form, "well")]))
+    policy = token_policy(form, engine)
+    conversation = PROFILE.open("mend it")
+    turn = asyncio.run(policy.act(conversation, max_tokens=99))
+    conversation.messages.append(Message(Role.ASSISTANT, turn.text, turn=turn))
+    conversation.messages.append(Message(Role.TOOL, "calc.py", call=turn.calls[0]))
+    asyncio.run(policy.act(conversation, max_tokens=99))
+    first, second = (request.prompt.tolist() for request in engine.requests)
+    assert second[: len(first) + len(sampled)] == [*first, *sampled], "nothing sampled is taken away"
+    rest = LETTERS.decode(second[len(first) + len(sampled) :])
+    assert rest == "".join(added) + "\n<tool_response>\ncalc.py\n</tool_response><|assistant|>"
+
+
 @every_format
 def test_the_prompt_declares_the_tools_that_this_conversation_has(name):
     """A task may take tools away which others of its run have: the format is made for the run."""
@@ -197,7 +214,9 @@ def test_a_call_that_was_cut_off_or_left_open_is_not_carried_out(name):
 @every_format
 def test_demonstrations_are_spelled_in_the_format(name):
     form = FORMS[name]
-    steps = ["I look\n> read calc.py 1 2\n> list", "> fly away", "> finish done"]
+    # Without marks, only what begins like a call is one.
+    unknown = '{"name": "fly away"}' if name == "llama3" else "fly away"
+    steps = ["I look\n> read calc.py 1 2\n> list", f"> {unknown}", "> finish done"]
     recorder = TraceBuilder()
     policy = RecordingPolicy(ScriptedPolicy(steps, PROFILE), form, PROFILE.schemas(), 1 << 20, recorder)
     outcome = parts.run(policy, ROOMY, profile=PROFILE)

@@ -32,7 +32,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_recipe_can_name_every_format_and_no_other() -> None:
-    assert set(get_args(HarnessRecipe.model_fields["format"].annotation)) == {"compact", *FORMATS}
+    assert set(get_args(HarnessRecipe.model_fields["format"].annotation)) == {"compact", "auto", *FORMATS}
     with pytest.raises(ValidationError, match=r"harness\.format|format"):
         HarnessRecipe.model_validate({"format": "qwen4"})
 
@@ -71,8 +71,9 @@ def test_a_line_that_trains_its_own_tokenizer_refuses_a_published_format() -> No
 
     with pytest.raises(LineageError, match=r"harness\.format = 'kimi-k2': a run trains its own tokenizer"):
         require_own_format(Context())  # type: ignore[arg-type]
-    Context.recipe = Recipe.model_validate({"name": "x"})
-    require_own_format(Context())  # type: ignore[arg-type]
+    for own in ("compact", "auto"):
+        Context.recipe = Recipe.model_validate({"name": "x", "harness": {"format": own}})
+        require_own_format(Context())  # type: ignore[arg-type]
 
 
 def test_every_token_policy_gets_its_format_in_one_place() -> None:

@@ -28,7 +28,7 @@ def require_own_format(context: RunContext) -> None:
     """Raise LineageError for a recipe with a published model's chat format or tokenizer: a run trains its own
     tokenizer."""
     harness = context.recipe.harness
-    if harness.format != "compact" or harness.tokenizer:
+    if harness.format not in ("compact", "auto") or harness.tokenizer:
         raise LineageError(
             f"harness.format = {harness.format!r}: a run trains its own tokenizer, which supports only the format "
             "compact; leave harness.format and harness.tokenizer out, and use published formats only for rollouts of a "

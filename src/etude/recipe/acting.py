@@ -94,10 +94,22 @@ class HarnessRecipe(Section):
     profile: Literal["compact", "full"] = "compact"
     """Set of prompts and tools that the agent has; those of "compact" are short enough for a tiny model."""
     format: Literal[
-        "compact", "qwen3", "qwen3-coder", "qwen2.5", "kimi-k2", "deepseek-v3", "deepseek-v3.1", "chatml"
+        "compact",
+        "auto",
+        "chatml",
+        "qwen2.5",
+        "qwen3",
+        "qwen3-coder",
+        "glm4.5",
+        "llama3",
+        "kimi-k2",
+        "deepseek-v3",
+        "deepseek-v3.1",
     ] = "compact"
     """Chat format of a model that Étude's own engine serves. "compact" works with the tokenizer that a run trains,
-    every other format with the tokenizer of its model. Not used with endpoints, which render chats themselves."""
+    every other format with the tokenizer of its model. "auto" takes "compact" for the former; for the latter, the
+    format that writes what the chat template in the tokenizer's folder writes. Not used with endpoints, which render
+    chats themselves."""
     tokenizer: str = ""
     """Tokenizer of a published chat format: the model's folder, or its tokenizer.json. Empty means the run's own
     tokenizer.json."""

@@ -2,7 +2,7 @@
 
 from etude.text.calls import Arguments, CallSchema, Kind, Parameter, call_name, format_call, parse_call
 from etude.text.compact import CompactFormat
-from etude.text.format import Exchange, Format, ParsedCall, ParsedTurn, TextTokenizer, TokenizerLike
+from etude.text.format import Exchange, Format, ParsedCall, ParsedTurn, TextTokenizer, TokenizerLike, following
 from etude.text.opening import open_tokenizer
 from etude.text.tokenizer import SPECIAL, Special, Tokenizer
 from etude.text.vocabulary import TokenizerError
@@ -24,6 +24,7 @@ __all__ = [
     "TokenizerError",
     "TokenizerLike",
     "call_name",
+    "following",
     "format_call",
     "open_tokenizer",
     "parse_call",

@@ -33,6 +33,7 @@ class CompactFormat:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.stop_ids: tuple[int, ...] = (tokenizer.special.end,)
+        self.heads: frozenset[int] = frozenset()
         self.answering: tuple[int, ...] = (tokenizer.special.assistant,)
 
     def offering(self, tools: Sequence[Mapping[str, Any]]) -> CompactFormat:

@@ -5,6 +5,8 @@ A policy appends to the ids of a conversation and never renders a message twice.
     prompt 1 = opening(system, user)
     prompt n = prompt n-1 + sampled + closing(sampled) + (tool_outputs(...) or user_message(...))
 
+In some formats a turn ends with the token that begins the next message; `following` then leaves it out of the latter.
+
 Invariants of every format (tests/text/formats/test_properties.py):
 - No text produces a special token: `encode` of a TokenizerLike returns none, and only the format inserts them.
 - parse accepts any ids. It counts those of thinking, calls and message; the three counts add up to the number of ids up
@@ -89,6 +91,11 @@ class Format(Protocol):
         ...
 
     @property
+    def heads(self) -> frozenset[int]:
+        """Stop ids that are also the first id of the next message; in most formats there are none."""
+        ...
+
+    @property
     def answering(self) -> tuple[int, ...]:
         """Ids that start the assistant's turn. The ids of `opening`, `user_message` and, in most formats,
         `tool_outputs` end with them, so a caller removes them to append another message. They include a special token,
@@ -146,3 +153,9 @@ class Format(Protocol):
         that drops earlier thinking. The kept parts of a turn are the ids that were sampled, never text encoded again.
         """
         ...
+
+
+def following(form: Format, before: Sequence[int], message: list[int]) -> list[int]:
+    """Return the ids of a message after the ids `before`: without its first id, if a turn ended with that."""
+    sampled = len(before) > 0 and before[-1] in form.heads and before[-1] == message[0]
+    return message[1:] if sampled else message

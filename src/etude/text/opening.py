@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etude.text.format import TextTokenizer
 from etude.text.pretrained import PretrainedTokenizer
 from etude.text.tokenizer import Tokenizer
 from etude.text.vocabulary import FORMAT
@@ -12,7 +11,7 @@ from etude.text.vocabulary import FORMAT
 _FIRST_BYTES = 100
 
 
-def open_tokenizer(path: Path) -> TextTokenizer:
+def open_tokenizer(path: Path) -> Tokenizer | PretrainedTokenizer:
     """Open Étude's own tokenizer or a published model's; `path` is the file or its folder. Raises TokenizerError."""
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():

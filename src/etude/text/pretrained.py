@@ -75,6 +75,19 @@ class PretrainedTokenizer:
             )
         return "".join(parts)
 
+    def encode_published(self, text: str) -> list[int]:
+        """Return the ids of a template's own text, with special tokens for their names. Never use this for text from
+        users, tools or models."""
+        if not self._special:
+            return self.encode(text)
+        names = re.compile("|".join(map(re.escape, sorted(self._special, key=len, reverse=True))))
+        ids: list[int] = []
+        at = 0
+        for found in names.finditer(text):
+            ids += [*self.encode(text[at : found.start()]), self._special[found.group()]]
+            at = found.end()
+        return ids + self.encode(text[at:])
+
     def special(self, name: str) -> int | None:
         return self._special.get(name)
 
@@ -147,7 +160,7 @@ def _bytes_of(plain: Any) -> dict[int, int]:
 def _around(whole: Any, settings: Mapping[str, Any], special: Mapping[str, int]) -> tuple[list[int], int | None]:
     """Return the ids before a document and the id after it, as in the model's pretraining: the first as the folder's
     settings say or else its post-processor adds them, the second by its name."""
-    named = {key: special.get(_content(settings.get(key))) for key in ("bos_token", "eos_token")}
+    named = {key: special.get(token_name(settings.get(key))) for key in ("bos_token", "eos_token")}
     end = next((special[name] for name in ENDS if name in special), named["eos_token"])
     if "add_bos_token" in settings:
         bos = named["bos_token"]
@@ -157,8 +170,9 @@ def _around(whole: Any, settings: Mapping[str, Any], special: Mapping[str, int])
     return ids[: ids.index(plain[0])], end
 
 
-def _content(token: Any) -> str:
-    return str(token.get("content") if isinstance(token, dict) else token)
+def token_name(entry: Any) -> str:
+    """Return the text of a special token as tokenizer_config.json names it: by itself, or with its properties."""
+    return str(entry.get("content", "")) if isinstance(entry, dict) else str(entry or "")
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:

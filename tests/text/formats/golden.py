@@ -7,10 +7,12 @@ format's file names. A special token's name in them is that token, but for what 
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
-from etude.text import CallSchema, Format, Parameter, TokenizerLike
+from etude.text import CallSchema, Format, Parameter, TokenizerLike, following
+from etude.text.formats import Llama3Format
 
 SYSTEM = "You mend code."
 TASK = "larger() gives the smaller one. Naïve?"
@@ -176,16 +178,54 @@ CHATML = "".join(
 )
 """As Qwen3 writes it; the tags of calls and of outputs are plain text."""
 
+_GLM45_TOOL = "\n<tool_response>\n{}\n</tool_response>"
+GLM45 = (
+    "[gMASK]<sop><|system|>\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+    f"You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n{READ_JSON}\n{LIST_JSON}\n"
+    "</tools>\n\nFor each function call, output the function name and arguments within the following XML format:\n"
+    "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>{arg-value-1}</arg_value>\n"
+    "<arg_key>{arg-key-2}</arg_key>\n<arg_value>{arg-value-2}</arg_value>\n...\n</tool_call>"
+    "<|system|>\nYou mend code.<|user|>\nlarger() gives the smaller one. Naïve?<|assistant|>"
+    "\n<think>The test says max.</think>\nI read both."
+    "\n<tool_call>read\n<arg_key>path</arg_key>\n<arg_value>calc.py</arg_value>\n"
+    "<arg_key>first</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n<tool_call>list\n</tool_call>"
+    f"<|observation|>{_GLM45_TOOL.format(OUTPUTS[0])}{_GLM45_TOOL.format('«' + OUTPUTS[1] + '»')}<|assistant|>"
+    "\n<think></think>\n<tool_call>read é[gMASK]</tool_call>"
+    f"<|observation|>{_GLM45_TOOL.format(REFUSAL)}<|assistant|>"
+    "Let me th<|endoftext|><|user|>\nGo on, please.<|assistant|>\n<think></think>\nDone.<|user|>"
+)
+
+_LLAMA3_HEADER = "<|start_header_id|>{}<|end_header_id|>\n\n"
+_LLAMA3_ASKED = _LLAMA3_HEADER.format("assistant")
+_LLAMA3_OUTPUT = _LLAMA3_HEADER.format("ipython") + '«"{}"»<|eot_id|>'
+LLAMA3 = (
+    f"<|begin_of_text|>{_LLAMA3_HEADER.format('system')}Environment: ipython\n"
+    "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\nYou mend code.<|eot_id|>"
+    f"{_LLAMA3_HEADER.format('user')}Given the following functions, please respond with a JSON for a function call "
+    "with its proper arguments that best answers the given prompt.\n\n"
+    'Respond in the format {"name": function name, "parameters": dictionary of argument name and its value}.'
+    "Do not use variables.\n\n"
+    f"{json.dumps(READ, ensure_ascii=False, indent=4)}\n\n{json.dumps(LIST, ensure_ascii=False, indent=4)}\n\n"
+    f"larger() gives the smaller one. Naïve?<|eot_id|>{_LLAMA3_ASKED}"
+    '<think>The test says max.</think>I read both.\n{"name": "read", "parameters": {"path": "calc.py", "first": 3}}\n'
+    '{"name": "list", "parameters": {}}<|eot_id|>'
+    f"{''.join(map(_LLAMA3_OUTPUT.format, OUTPUTS))}{_LLAMA3_ASKED}"
+    f'{{"name": read é<|begin_of_text|><|eot_id|>{_LLAMA3_OUTPUT.format(REFUSAL)}{_LLAMA3_ASKED}'
+    f"Let me th<|eot_id|>{_LLAMA3_HEADER.format('user')}Go on, please.<|eot_id|>{_LLAMA3_ASKED}Done.<|eot_id|>"
+)
+
 EXPECTED = {
     "qwen3": QWEN3,
     "qwen3-coder": QWEN3_CODER,
     "qwen2.5": QWEN3,
+    "glm4.5": GLM45,
+    "llama3": LLAMA3,
     "kimi-k2": KIMI_K2,
     "deepseek-v3": DEEPSEEK_V3,
     "deepseek-v3.1": DEEPSEEK_V31,
     "chatml": CHATML,
 }
-_STRAY = ("<|im_start|>", "<|im_user|>", "<｜User｜>")
+_STRAY = ("<|im_start|>", "<|im_user|>", "<｜User｜>", "[gMASK]", "<|begin_of_text|>")
 
 
 def expected_text(name: str, tokenizer: TokenizerLike) -> str:
@@ -209,12 +249,13 @@ def malformed(form: Format, tokenizer: TokenizerLike) -> tuple[str, list[int]]:
     """A call that is not one, with a special token where none belongs: its raw text, and a turn's ids as sampled."""
     opened = tokenizer.decode(form.opening("", ""))
     stray = next(name for name in reversed(_STRAY) if name in opened)
-    whole = form.render_turn("", "", ["read é"])
-    said = tokenizer.encode("read é")
+    raw = '{"name": read é' if isinstance(form, Llama3Format) else "read é"  # whose calls have no marks
+    whole = form.render_turn("", "", [raw])
+    said = tokenizer.encode(raw)
     place = next(n for n in range(len(whole)) if whole[n : n + len(said)] == said) + len(said)
     token = tokenizer.special(stray)
     assert token is not None
-    return "read é" + stray, [*whole[:place], token, *whole[place:]]
+    return raw + stray, [*whole[:place], token, *whole[place:]]
 
 
 def conversation(form: Format, tokenizer: TokenizerLike) -> list[int]:
@@ -223,11 +264,12 @@ def conversation(form: Format, tokenizer: TokenizerLike) -> list[int]:
     raw, sampled = malformed(form, tokenizer)
     ids = form.opening(SYSTEM, TASK)
     ids += form.render_turn(THINKING if thinks(tokenizer) else "", ANSWER, calls)
-    ids += [*form.closing(ids), *form.tool_outputs(OUTPUTS, calls)]
-    ids += sampled
-    ids += [*form.closing(ids), *form.tool_outputs([REFUSAL], [raw])]
-    ids += tokenizer.encode(CUT)
-    ids += [*form.closing(ids), *form.user_message(AGAIN)]
+    ids += form.closing(ids)
+    ids += [*following(form, ids, form.tool_outputs(OUTPUTS, calls)), *sampled]
+    ids += form.closing(ids)
+    ids += [*following(form, ids, form.tool_outputs([REFUSAL], [raw])), *tokenizer.encode(CUT)]
+    ids += form.closing(ids)
+    ids += following(form, ids, form.user_message(AGAIN))
     ids += form.render_turn("", DONE, [])
     return [*ids, *form.closing(ids)]
 

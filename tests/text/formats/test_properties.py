@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -18,7 +19,8 @@ CALL_TAG = re.compile("</?tool_call>")
 
 
 def forms(tokenizer: TokenizerLike) -> dict[str, Format]:
-    made = {name: make(tokenizer, TOOLS) for name, make in FORMATS.items()}
+    # Over these tokenizers, Qwen2.5's is Qwen3's.
+    made: dict[str, Format] = {name: make(tokenizer, TOOLS) for name, make in FORMATS.items() if name != "qwen2.5"}
     made["qwen3 without thinking"] = Qwen3Format(tokenizer, TOOLS, thinking=False)
     made["kimi-k2 with thinking"] = KimiK2Format(tokenizer, TOOLS, thinking=True, history="template")
     made["qwen3 as its template"] = Qwen3Format(tokenizer, TOOLS, history="template")
@@ -47,6 +49,8 @@ json_values = st.recursive(
 def test_a_rendered_turn_parses_back(name: str, thinking: str, text: str, calls: list[str]) -> None:
     if name == "chatml":  # whose tags are text, so that a text which spells one is a call
         text, *calls = (CALL_TAG.sub("", said) for said in (text, *calls))
+    if name == "llama3":  # whose calls have no marks
+        calls = [json.dumps({"name": said}) for said in calls]
     for form in (BY_LETTERS[name], BY_PAIRS[name]):
         ids = form.render_turn(thinking, text, calls)
         turn = form.parse(ids)
@@ -56,7 +60,7 @@ def test_a_rendered_turn_parses_back(name: str, thinking: str, text: str, calls:
         assert turn.thinking_tokens + turn.call_tokens + turn.message_tokens == len(ids)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(pieces=st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "<tool", "_call>", "é", "\n", "{", "<think>"])))
 def test_calls_between_tags_that_are_text(pieces: list[str]) -> None:
     said = "".join(pieces)
@@ -122,7 +126,7 @@ def said_of(form: Format, raw: str) -> None:
     assert isinstance(form.call_name(raw), str)
 
 
-@pytest.mark.parametrize("name", [name for name in BY_LETTERS if name != "qwen3-coder"])
+@pytest.mark.parametrize("name", [name for name in BY_LETTERS if name not in ("qwen3-coder", "glm4.5")])
 @settings(max_examples=50, deadline=None)
 @given(arguments=st.dictionaries(texts, json_values, max_size=3), number=st.integers(0, 999))
 def test_a_written_call_parses_back(name: str, arguments: dict[str, object], number: int) -> None:
@@ -134,15 +138,16 @@ def test_a_written_call_parses_back(name: str, arguments: dict[str, object], num
     assert form.parse_call(call.raw, SCHEMAS) == ("read", arguments)
 
 
+@pytest.mark.parametrize(("name", "tag"), [("qwen3-coder", "</parameter>"), ("glm4.5", "</arg_value>")])
 @settings(max_examples=100, deadline=None)
 @given(path=texts, first=st.none() | st.integers(-(10**9) + 1, 10**9 - 1))
-def test_a_call_in_tags_parses_back_or_is_refused(path: str, first: int | None) -> None:
-    form = BY_LETTERS["qwen3-coder"]
+def test_a_call_in_tags_parses_back_or_is_refused(name: str, tag: str, path: str, first: int | None) -> None:
+    form = BY_LETTERS[name]
     arguments: dict[str, object] = {"path": path} | ({} if first is None else {"first": first})
     try:
         raw = form.format_call("read", arguments, SCHEMAS["read"])
     except ValueError:
-        assert "</parameter>" in path
+        assert tag in path
     else:
         assert form.parse_call(raw, SCHEMAS) == ("read", arguments)
 
@@ -186,6 +191,11 @@ def test_no_text_becomes_a_special_token(name: str, said: list[str]) -> None:
         ("kimi-k2", "functions.read:0<|tool_call_argument_begin|>{", "read: arguments are not JSON"),
         ("deepseek-v3", 'function<｜tool▁sep｜>read\n{"path": "a"}', "the call is not a name and its arguments in a"),
         ("deepseek-v3", "function<｜tool▁sep｜>read\n```json\n{]\n```", "read: arguments are not JSON"),
+        ("llama3", '{"name": "read", "parameters": {}', "the call is not JSON"),
+        ("llama3", '{"name": "read", "parameters": ""}', "read: parameters must be a JSON object"),
+        ("llama3", '{"parameters": {}}', "the call has no name"),
+        ("glm4.5", "read\n<arg_key>path</arg_key>\n", "read: arguments are not <arg_key>name</arg_key>"),
+        ("glm4.5", "read" + "<arg_key>a</arg_key><arg_value></arg_value>" * 2, "read: an argument is given twice"),
         ("deepseek-v3.1", 'read{"path": "a"}', "the call is not a name and its arguments"),
         ("deepseek-v3.1", "<｜tool▁sep｜>{}", "a call without a name, tools: read, list"),
     ],

@@ -21,7 +21,7 @@ from tests.text.formats.real import REAL
 from tests.text.formats.tiny import merged, merged_file
 from tokenizers import Tokenizer
 
-from etude.text import Exchange, Format
+from etude.text import Exchange, Format, following
 from etude.text.formats import FORMATS, Qwen3Format
 from etude.text.pretrained import PretrainedTokenizer
 
@@ -73,20 +73,24 @@ class Pair:
     @cached_property
     def peer(self) -> Any:
         from renderers.deepseek_v3 import DeepSeekV3Renderer
+        from renderers.glm45 import GLM45Renderer
         from renderers.kimi_k2 import KimiK2Renderer
+        from renderers.llama_3 import Llama3Renderer
         from renderers.prime_qwen3 import PrimeQwen3Renderer
         from renderers.qwen3 import Qwen3Renderer
 
         made = {
             "qwen3": Qwen3Renderer,
             "qwen3-coder": PrimeQwen3Renderer,
+            "glm4.5": GLM45Renderer,
+            "llama3": Llama3Renderer,
             "kimi-k2": KimiK2Renderer,
             "deepseek-v3": DeepSeekV3Renderer,
         }
         return made[self.name](AsPublished(self.data))
 
 
-PEERS = ("qwen3", "qwen3-coder", "kimi-k2", "deepseek-v3")
+PEERS = ("qwen3", "qwen3-coder", "glm4.5", "llama3", "kimi-k2", "deepseek-v3")
 PAIRS = [*map(Pair, PEERS), *(Pair(name, file) for name, file in REAL if name in PEERS)]
 every_pair = pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.name} {pair.file or ''}"[-60:])
 OUTPUTS = ("return min(a, b)", "ünï.py\n\n")
@@ -125,15 +129,23 @@ def called(*, thinking: str = "", text: str = "", calls: int = 2) -> dict[str, A
 @pytest.mark.parametrize("text", ["", ANSWER])
 def test_a_chain_of_calls_is_written_the_same(pair: Pair, count: int, text: str) -> None:
     form = pair.form
+    if pair.name == "llama3" and (count == 2 or text):
+        return  # its template knows only turns that are one call
     calls = calls_of(form)[:count]
     ours = form.opening(SYSTEM, TASK) + form.render_turn("", text, calls)
-    ours += [*form.closing(ours), *form.tool_outputs(OUTPUTS[:count], calls)]
+    ours += form.closing(ours)
+    ours += following(form, ours, form.tool_outputs(OUTPUTS[:count], calls))
     said = [*OPENED, called(text=text, calls=count), *messages_of(OUTPUTS[:count])]
     theirs = pair.peer.render_ids(said, tools=TOOLS, add_generation_prompt=True)
     if pair.name == "deepseek-v3" and count == 2:
         # The published template puts a line end between two calls, the peer does not.
         first, second = pair.tokenizer.decode(ours).split("\n<｜tool▁call▁begin｜>")
         assert f"{first}<｜tool▁call▁begin｜>{second}" == pair.tokenizer.decode(theirs)
+        return
+    if pair.name == "glm4.5" and count == 2 and text:
+        # Likewise: the peer puts a line end before each call only where the turn has no text.
+        first, second = pair.tokenizer.decode(ours).split("</tool_call>\n<tool_call>list")
+        assert f"{first}</tool_call><tool_call>list{second}" == pair.tokenizer.decode(theirs)
         return
     assert ours == theirs
 
@@ -145,7 +157,8 @@ def test_the_next_prompt_extends_the_last_one_the_same(pair: Pair) -> None:
     calls = calls_of(form)
     sampled = form.render_turn(thinking_in(pair), ANSWER, calls)
     bridged = pair.peer.bridge_to_next_turn(prompt, sampled, messages_of(), tools=TOOLS)
-    assert [*prompt, *sampled, *form.closing(sampled), *form.tool_outputs(OUTPUTS, calls)] == bridged.token_ids
+    ours = [*prompt, *sampled, *form.closing(sampled)]
+    assert [*ours, *following(form, ours, form.tool_outputs(OUTPUTS, calls))] == bridged.token_ids
 
 
 @every_pair
@@ -164,6 +177,8 @@ def test_a_turn_that_was_cut_off_is_closed_the_same(pair: Pair, kept: int) -> No
 def test_turns_are_read_the_same(pair: Pair) -> None:
     form = pair.form
     ids = form.render_turn(thinking_in(pair), ANSWER, calls_of(form))
+    if pair.name == "llama3":  # as its template has it
+        ids = form.render_turn("", "", calls_of(form)[:1])
     ours, theirs = form.parse(ids), pair.peer.parse_response(ids, tools=TOOLS)
     assert ours.text == theirs.content
     assert ours.thinking == (theirs.reasoning_content or "").strip("\n")
@@ -201,5 +216,7 @@ def test_our_last_words_too(pair: Pair) -> None:
     if pair.name == "qwen3":
         # Its template marks the last turn's thinking also where there is none; we mark what was thought.
         assert pair.tokenizer.decode(ids) == pair.tokenizer.decode(theirs).replace("<think>\n\n</think>\n\n", "")
+    elif pair.name == "glm4.5":
+        assert ids == [*theirs, pair.tokenizer.special("<|user|>")], "in its template, only a message that follows"
     else:
         assert ids == theirs

@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers.pre_tokenizers import Split
 
-from etude.text.formats import deepseek_v3, kimi_k2, qwen3
+from etude.text.formats import deepseek_v3, glm45, kimi_k2, llama3, qwen3
 from etude.text.formats.marked import END_THINK, THINK
 from etude.text.pretrained import PretrainedTokenizer
 
@@ -20,6 +20,8 @@ SPECIALS = tuple(
             *qwen3.Qwen3Format.NAMES,
             *kimi_k2.KimiK2Format.NAMES,
             *deepseek_v3.DeepSeekV3Format.NAMES,
+            *glm45.GLM45Format.NAMES,
+            *llama3.Llama3Format.NAMES,
             THINK,
             END_THINK,
         )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from etude.harness.policies.turn_tokens import calls_in, written_turn
 from etude.harness.policy import Conversation, Message, Role, Turn
 from etude.text.calls import CallSchema
-from etude.text.format import Exchange, Format
+from etude.text.format import Exchange, Format, following
 from etude.trace.builder import TraceBuilder
 from etude.trace.trace import SegmentKind
 
@@ -157,7 +157,8 @@ class Transcript:
                 pieces = [self._form.user_message(message.text) for message in said]
                 past = len(exchanges)
             for piece in pieces:
-                ids = self._without_answering(ids) + piece
+                said_last = ids or (exchanges[-1].sampled if exchanges else [])
+                ids = self._without_answering(ids) + following(self._form, said_last, piece)
         return exchanges, ids, past
 
     def _without_answering(self, ids: list[int]) -> list[int]:

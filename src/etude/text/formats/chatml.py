@@ -28,7 +28,7 @@ class Qwen25Format(Qwen3Format):
     """The chat format of Qwen2.5. Tool outputs are between `<tool_response>` tags, which are tokens only in later
     vocabularies; thinking is written as Qwen3 does, if there are tokens for it."""
 
-    NAMES = (START, END, END_OF_TEXT, CALL, END_CALL)
+    NAMES: ClassVar[tuple[str, ...]] = (START, END, END_OF_TEXT, CALL, END_CALL)
     OPTIONAL: ClassVar[tuple[str, ...]] = (RESPONSE, END_RESPONSE, THINK, END_THINK)
 
     def __init__(self, tokenizer: TokenizerLike, tools: Sequence[Mapping[str, Any]] = ()) -> None:

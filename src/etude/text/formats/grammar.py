@@ -13,12 +13,16 @@ do.
 from __future__ import annotations
 
 import bisect
+import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from etude.text.format import ParsedCall, ParsedTurn
 from etude.text.formats.marks import Piece
+
+_OBJECT = re.compile(r'^\{\s*"name"\s*:', re.MULTILINE)
 
 Pair: TypeAlias = tuple[int, int]
 Decode: TypeAlias = Callable[[Iterable[int]], str]
@@ -26,18 +30,24 @@ Decode: TypeAlias = Callable[[Iterable[int]], str]
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    stop: tuple[int, ...]
-    """Tokens that end a turn. `write` uses the first."""
     call: Pair | tuple[str, str]
-    """The marks of a call: two tokens, or two texts without letters beyond ASCII."""
+    """The marks of a call: two tokens, or two texts without letters beyond ASCII. If the texts are empty, a call is a
+    JSON object with a "name" that begins a line."""
+    stop: tuple[int, ...]
+    """Tokens that end a turn. `write` uses the first, unless the format has `heads`."""
+    heads: Pair | None = None
+    """Stop tokens that also begin the next message: the one after a turn without calls, and the one after calls."""
     section: Pair | None = None
     """Tokens around all calls of a turn, if the format has them."""
     separator: tuple[str, int] | None = None
     """Name and id of the token that separates the parts of a call, such as name and arguments, if the format has one.
     In a call's raw text it appears as its name."""
+    inside: Callable[[str], list[Piece]] | None = None
+    """Splits a call's raw text into pieces, for formats with several tokens inside a call."""
     think: Pair | None = None
     empty_think: bool = False
     """Whether thinking markers are written even without thinking."""
+    before_thinking: str = ""
     around_thinking: str = ""
     """Text between the thinking and each of its markers."""
     after_thinking: str = ""
@@ -63,7 +73,13 @@ def write(grammar: Grammar, thinking: str, text: str, calls: Sequence[str]) -> l
         raise ValueError("this tokenizer has no tokens that mark thinking, so a turn cannot hold any")
     if grammar.think is not None and (thinking or grammar.empty_think):
         around = grammar.around_thinking
-        pieces += [grammar.think[0], around + thinking + around, grammar.think[1], grammar.after_thinking]
+        pieces += [
+            grammar.before_thinking,
+            grammar.think[0],
+            around + thinking + around,
+            grammar.think[1],
+            grammar.after_thinking,
+        ]
     pieces.append(text)
     if calls:
         pieces.append(grammar.before_first_call if text else "")
@@ -72,7 +88,7 @@ def write(grammar: Grammar, thinking: str, text: str, calls: Sequence[str]) -> l
             pieces += [grammar.between_calls] if place else []
             pieces += [grammar.call[0], *_inside(grammar, raw), grammar.call[1]]
         pieces += [grammar.section[1]] if grammar.section else []
-    return [*pieces, grammar.stop[0]]
+    return [*pieces, grammar.heads[bool(calls)] if grammar.heads else grammar.stop[0]]
 
 
 def read(grammar: Grammar, sampled: Iterable[int], decode: Decode) -> ParsedTurn:
@@ -149,22 +165,51 @@ def _parts(grammar: Grammar, sampled: Iterable[int]) -> tuple[list[_Part], bool]
 
 
 def _split(part: _Part, start: str, end: str, decode: Decode) -> list[_Part]:
-    """Split a message at the marks of its calls, which are text. A token that reaches over a mark's end counts for the
-    part that it begins in."""
+    """Split a message at its calls, whose marks are text. A token that reaches over a call's end counts for the part
+    that it begins in."""
     pieces, text, counted = [], part.text, 0
     at = 0
     while part.kind == "message":
-        opened = text.find(start, at)
-        if opened < 0:
+        found = _between_marks(text, at, start, end) if start else _bare_object(text, at)
+        if found is None:
             break
-        inside = opened + len(start)
-        found = text.find(end, inside)
-        closed, stop = (found, found + len(end)) if found >= 0 else (len(text), len(text))
-        first, last = (_tokens_of(part.ids, text, place, decode) for place in (opened, stop))
-        pieces.append(_Part("message", text=text[at:opened], tokens=first - counted))
-        pieces.append(_Part("call", text=text[inside:closed], tokens=last - first, closed=found >= 0))
-        at, counted = stop, last
+        first, last = (_tokens_of(part.ids, text, place, decode) for place in (found.start, found.stop))
+        pieces.append(_Part("message", text=text[at : found.start], tokens=first - counted))
+        pieces.append(_Part("call", text=found.raw, tokens=last - first, closed=found.closed))
+        at, counted = found.stop, last
     return [*pieces, _Part(part.kind, text=text[at:], tokens=part.tokens - counted, closed=part.closed)]
+
+
+class _Found(NamedTuple):
+    """A call in a text: its place, marks included, and its raw text."""
+
+    start: int
+    stop: int
+    raw: str
+    closed: bool
+
+
+def _between_marks(text: str, at: int, start: str, end: str) -> _Found | None:
+    opened = text.find(start, at)
+    if opened < 0:
+        return None
+    inside = opened + len(start)
+    closed = text.find(end, inside)
+    if closed < 0:
+        return _Found(opened, len(text), text[inside:], closed=False)
+    return _Found(opened, closed + len(end), text[inside:closed], closed=True)
+
+
+def _bare_object(text: str, at: int) -> _Found | None:
+    """Find a JSON object that begins a line. One that is malformed takes all of the text behind it."""
+    begun = _OBJECT.search(text, at)
+    if begun is None:
+        return None
+    try:
+        _, stop = json.JSONDecoder().raw_decode(text, begun.start())
+    except (ValueError, RecursionError):
+        return _Found(begun.start(), len(text), text[begun.start() :], closed=False)
+    return _Found(begun.start(), stop, text[begun.start() : stop], closed=True)
 
 
 def _tokens_of(ids: Sequence[int], text: str, place: int, decode: Decode) -> int:
@@ -178,20 +223,25 @@ def _thinking(grammar: Grammar, part: _Part) -> str:
 
 
 def _message(grammar: Grammar, parts: Sequence[_Part], place: int) -> str:
-    """Return the text of a message part, without the newlines that the template writes after thinking and before a
+    """Return the text of a message part, without the newlines that the template writes around thinking and before a
     call; "" for another part."""
     if parts[place].kind != "message":
         return ""
     text = parts[place].text
     if place and parts[place - 1].kind == "thinking":
         text = text.removeprefix(grammar.after_thinking)
-    if place + 1 < len(parts) and parts[place + 1].kind == "call":
+    after = parts[place + 1].kind if place + 1 < len(parts) else None
+    if after == "thinking":
+        text = text.removesuffix(grammar.before_thinking)
+    if after == "call":
         earlier = any(part.kind == "call" for part in parts[:place])
         text = text.removesuffix(grammar.between_calls if earlier else grammar.before_first_call)
     return text
 
 
 def _inside(grammar: Grammar, raw: str) -> list[Piece]:
+    if grammar.inside is not None:
+        return grammar.inside(raw)
     if grammar.separator is None:
         return [raw]
     name, token = grammar.separator

@@ -32,6 +32,7 @@ class MarkedFormat(ABC):
         self.marks = Marks(tokenizer, self.NAMES, self.OPTIONAL)
         self.grammar = self._grammar()
         self.stop_ids = self.grammar.stop
+        self.heads = frozenset(self.grammar.heads or ())
         self.answering = tuple(self.marks.ids(self._assistant()))
         self._behind_end = self.marks.ids(self._after_turn())
 
