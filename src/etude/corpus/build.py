@@ -30,12 +30,11 @@ from etude.corpus.repository_order import File, joined
 from etude.corpus.shards import Tokens, write_shards
 from etude.corpus.sources import Source, code_sources, parts_of
 from etude.corpus.workers import cores, each
-from etude.journal import write_atomically
+from etude.journal import code_digest, write_atomically
 from etude.journal.files import disk_problem, sync
 from etude.recipe.corpus import CorpusRecipe
 from etude.text import TextTokenizer, Tokenizer
 
-_FORMAT = "etude-corpus-parts/1"
 _IDENTITY = "identity"
 REPORT = "report.json"
 _SMALL = 8 << 20
@@ -198,8 +197,9 @@ def _write(contamination: TaskTexts | None, task: tuple[Source, Path]) -> None:
 
 
 def _begin(work: Path, sources: list[Source], contamination: TaskTexts | None) -> None:
-    """Prepare the work folder: keep the parts of an interrupted run that read the same, remove all others."""
-    whole = hashlib.sha256(f"{_FORMAT}\0{contamination and contamination.identity}".encode())
+    """Prepare the work folder: keep the parts of an interrupted run that read the same by the same code, remove all
+    others."""
+    whole = hashlib.sha256(f"{code_digest()}\0{contamination and contamination.identity}".encode())
     for source in sources:
         whole.update(repr(source).encode("utf-8", "surrogatepass"))
     identity = whole.hexdigest().encode()

@@ -49,7 +49,8 @@ def test_the_closest_licence_counts():
     assert nearest("a.py", folders) == nearest("src/a.py", folders) == ("mit",)
     assert nearest("vendor/x/deep/a.py", folders) == ("gpl-3.0",)
     files = {"LICENSE": True, "a/COPYING.LESSER": True, "LICENSE-MIT": True, "license.py": False, "a/licenses/b": False}
-    assert {name: is_licence_file(name) for name in files} == files
+    assert {name: is_licence_file(name, 9) for name in files} == files
+    assert not is_licence_file("LICENSE", 1 << 40)
 
 
 @given(st.text("spdxMIT() or and/", max_size=30))

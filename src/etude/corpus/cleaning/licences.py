@@ -20,6 +20,7 @@ UNKNOWN = "unknown"
 _FILE = re.compile(r"(licen[cs]e|copying|unlicense)([-._].{0,40})?", re.IGNORECASE)
 _TAG = re.compile(r"SPDX-License-Identifier:[ \t]{0,8}([\w.+() -]{1,200})")
 _HEAD = 2000
+_MOST_BYTES = 1 << 20
 _LONGEST = 60
 """Words of the longest expression that is read."""
 _GNU = (
@@ -47,8 +48,12 @@ _PHRASES: tuple[tuple[tuple[str, ...], str], ...] = (
 )
 
 
-def is_licence_file(name: str) -> bool:
-    return bool(_FILE.fullmatch(PurePosixPath(name).name)) and language_of(name) in ("", "markdown", "html")
+def is_licence_file(name: str, size: int) -> bool:
+    return (
+        size <= _MOST_BYTES
+        and bool(_FILE.fullmatch(PurePosixPath(name).name))
+        and language_of(name) in ("", "markdown", "html")
+    )
 
 
 def licence_of_text(text: str) -> str:

@@ -84,7 +84,11 @@ def folder_parts(root: Path, paths: Iterable[Path]) -> Iterator[FilesPart]:
     """Yield files of any language below a folder, with the licences of its folders."""
     every = list(paths)
     names = [path.relative_to(root).as_posix() for path in every]
-    texts = {name: (root / name).read_bytes() for name in names if is_licence_file(name)}
+    texts = {
+        name: path.read_bytes()
+        for name, path in zip(names, every, strict=True)
+        if is_licence_file(name, path.stat().st_size)
+    }
     return files_parts(root, root.name, root.name, iter(every), licences_of(texts))
 
 

@@ -60,7 +60,7 @@ def git_parts(path: Path, revision: str, repository: str) -> Iterator[GitPart]:
         if mode in _REGULAR:
             every.append((name.decode("utf-8", "replace"), int(size), blob.decode()))
     with _blobs(path) as content:
-        licences = licences_of({name: content(blob) for name, _, blob in every if is_licence_file(name)})
+        licences = licences_of({name: content(blob) for name, size, blob in every if is_licence_file(name, size)})
     first, held = 0, 0
     for place, (_, length, _) in enumerate(every, 1):
         held += length
