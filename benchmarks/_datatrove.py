@@ -1,25 +1,26 @@
 """Runs datatrove on the corpus benchmark's files; started by `corpus.py` in a separate virtual environment.
 
-Arguments: the folder of .jsonl files, a folder to write to, our file of filters, and the MinHash settings as JSON. The
-last line of standard output is JSON: seconds of CPU time without imports, and the numbers of the documents that are
-kept.
+Arguments: the folder of .jsonl files, a folder to write to, our `src`, and the MinHash settings as JSON. The last line
+of standard output is JSON: seconds of CPU time without imports, and the numbers of the documents that are kept.
 
-One process, so that nothing is spent on starting others. The filters are our own functions, called for each document.
-Personal data is removed by datatrove's own formatter, which knows e-mail and IP addresses only. Words for MinHash are
-cut by one regular expression, the same as ours: its own word tokenizers are many times slower. Texts are written once
-between the steps, uncompressed.
+One process, so that nothing is spent on starting others. Filters and redaction are our own functions, called for each
+document. Words for MinHash are cut by one regular expression, the same as ours: its own word tokenizers are many times
+slower. Texts are written once between the steps, uncompressed.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib.util
+import importlib
 import json
 import os
 import re
 import sys
 import time
+import types
 import warnings
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from datatrove.pipeline.dedup.minhash import (
     MinhashDedupFilter,
 )
 from datatrove.pipeline.filters import LambdaFilter
-from datatrove.pipeline.formatters import PIIFormatter
+from datatrove.pipeline.formatters.base import BaseFormatter
 from datatrove.pipeline.readers import JsonlReader
 from datatrove.pipeline.writers.jsonl import JsonlWriter
 from datatrove.utils.hashing import HashConfig
@@ -55,13 +56,31 @@ class Words(WordTokenizer):
         raise NotImplementedError
 
 
-def main(texts: Path, folder: Path, filters: Path, settings: dict[str, Any]) -> None:
+class Redaction(BaseFormatter):
+    name = "redaction"
+
+    def __init__(self, redact: Callable[[str, Counter[str]], str]) -> None:
+        super().__init__()
+        self.redact, self.counts = redact, Counter[str]()
+
+    def format(self, text: str) -> str:
+        return self.redact(text, self.counts)
+
+
+def open_ours(source: Path) -> tuple[Any, Any]:
+    """Return our modules of filters and redaction. Their packages are left empty, since these import what is not
+    installed here."""
+    for package in ("etude", "etude.corpus", "etude.corpus.cleaning", "etude.trace"):
+        sys.modules[package] = module = types.ModuleType(package)
+        module.__path__ = [str(source / package.replace(".", "/"))]
+    names = ("generated_code", "redaction")
+    filters, redaction = (importlib.import_module(f"etude.corpus.cleaning.{name}") for name in names)
+    return filters, redaction
+
+
+def main(texts: Path, folder: Path, source: Path, settings: dict[str, Any]) -> None:
     logger.remove()
-    spec = importlib.util.spec_from_file_location("filters", filters)
-    assert spec is not None
-    assert spec.loader is not None
-    ours: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(ours)
+    ours, redaction = open_ours(source)
     largest, smallest = settings["max_bytes"], settings["min_bytes"]
 
     def is_kept(document: Document) -> bool:
@@ -91,7 +110,7 @@ def main(texts: Path, folder: Path, filters: Path, settings: dict[str, Any]) -> 
         [
             JsonlReader(str(texts), text_key="content", id_key="number"),
             LambdaFilter(is_kept),
-            PIIFormatter(),
+            Redaction(redaction.without_secrets),
             JsonlWriter(f"{place}/cleaned", output_filename="${rank}.jsonl", compression=None),
             MinhashDedupSignature(f"{place}/signatures", config=config, language=Words()),
         ],
