@@ -19,18 +19,17 @@ import gc
 import json
 import os
 import random
-import shutil
 import subprocess
 import tempfile
 import time
 import tomllib
-import venv
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 from _harness_work import TASK, compact_turn, repository, turn
+from _peer_python import peers_python
 from _report import finish
 
 from etude.harness import (
@@ -170,19 +169,6 @@ def ours(place: Path) -> tuple[dict[str, Any], list[str]]:
         "kib_on_disk_per_turn": written / 1024 / (CONVERSATIONS * (TURNS + PACED + 1)),
     }
     return result, [event.output for event in outcomes[0].tools]
-
-
-def peers_python(requirement: str) -> Path:
-    """Return the Python of a virtual environment for the peer, kept in the user's cache, apart from our packages."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etude" / "benchmarks"
-    place, ready = cache / requirement, cache / requirement / "ready"
-    if not ready.exists():
-        print(f"installing {requirement} into {place}")
-        shutil.rmtree(place, ignore_errors=True)
-        venv.create(place, with_pip=True)
-        subprocess.run([place / "bin" / "pip", "install", "--quiet", requirement], check=True)
-        ready.touch()
-    return place / "bin" / "python"
 
 
 def mini_swe(folder: Path, outputs: list[str]) -> dict[str, float]:

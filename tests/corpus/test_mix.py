@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.corpus import CorpusError, Mixture, RowStream, mix
+from etude.corpus import CorpusError, Mixture, RowStream, mix, mixture, open_corpus, write_shards
 from etude.corpus.pack import RowPlan, plan_rows
+from etude.corpus.shards import Tokens
 
 LENGTHS = np.array([5, 9, 30, 12, 7, 18, 4, 25])
 
@@ -99,3 +100,22 @@ def test_what_cannot_be_mixed_is_refused():
         Mixture.of({stream(): 1.0, stream(length=8): 1.0})
     with pytest.raises(CorpusError, match="no documents"):
         RowStream("none", np.zeros(0, dtype=np.int64), LENGTHS, lambda _: LENGTHS, length=8, seed=0)
+
+
+@pytest.mark.parametrize("weight", [1.0, 3.0, 1e-6])
+def test_a_named_source_is_read_as_often_as_its_weight_says(tmp_path, weight):
+    sizes = {"stdlib": 40, "mine": 10, "generated": 30}
+    documents = [
+        Tokens(np.full(17, mark, dtype=np.uint32), "code", source)
+        for mark, (source, count) in enumerate(sizes.items())
+        for _ in range(count)
+    ]
+    splits = {"train": documents, "valid": documents[:1]}
+    write_shards(tmp_path, splits, vocab_size=9, shard_tokens=400, provenance={}, weights={"mine": weight})
+    mixed = mixture(open_corpus(tmp_path).train, stdlib_share=0.5, length=16, seed=1)
+    rows = 2000
+    read = Counter(int(mixed.row(number).tokens[0]) for number in range(rows))
+    assert read[2] == pytest.approx(rows * 0.5, abs=2)
+    mine = 10 * weight / (40 + 10 * weight)
+    assert read[1] == pytest.approx(rows * 0.5 * mine, abs=2)
+    assert len(mixed.streams) == 3, "however small its share is"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from etude.corpus import Document, Gathered
+from etude.corpus import Document
 from etude.lineage import contamination
-from etude.lineage.contamination import require_separate, task_functions, without_held_out
+from etude.lineage.contamination import TaskCode, require_separate, task_functions
 from etude.lineage.state import LineageError
 from etude.recipe.acting import TasksRecipe
 from etude.tasks import Cell, Split, Task, apply_diff, function_hashes, generate_tasks, read_files, reference_diff
@@ -113,20 +113,37 @@ def test_documents_that_hold_a_held_out_function_are_dropped(tasks: list[Task]) 
     listed = ["FAIL f(1) gave 2\nread a.py\n" + "\n".join(f"{n} {line}" for n, line in enumerate(text.split("\n"), 1))
               for text in stolen]  # fmt: skip
     honest = [document(text) for text in sources(train).values()] + [document("def f(x):\n    print(x)\n", "stdlib")]
-    gathered = Gathered([*map(document, stolen), *honest], list(map(document, listed)), [])
-    clean, dropped = without_held_out(gathered, held_out)
-    assert clean.train == honest
-    assert clean.valid == []
-    assert dropped == {"generated": len(stolen) + len(listed)}
+    is_contaminated = TaskCode.of(held_out, ())
+    assert all(is_contaminated(document(text)) for text in [*stolen, *listed])
+    assert not any(map(is_contaminated, honest))
+
+
+def test_a_document_of_the_users_code_may_hold_no_solution_of_a_train_task_but_what_was_there_before(
+    tasks: list[Task],
+) -> None:
+    train = next(task for task in tasks if task.split is Split.TRAIN)
+    files = {name: data.decode() for name, data in read_files(train.directory).items() if name != "check.py"}
+    solved = sources(train)
+    (changed,) = [name for name, text in files.items() if solved[name] != text]
+    is_contaminated = TaskCode.of((), [train])
+
+    def held(text: str, source: str) -> bool:
+        return is_contaminated(Document(text, "code", source, "test 1", "a/file.py"))
+
+    assert held(renamed(solved[changed]), "mine")
+    assert not held(solved[changed], "generated"), "these are made from train tasks"
+    assert not any(held(text, "mine") for text in files.values())
+    readme = Document(f"# What to do\n\n{train.instruction}\n", "code", "mine", "test 1", "README.md")
+    assert is_contaminated(readme) == (len(train.instruction.split()) > 13)
 
 
 def test_documents_may_hold_seen_families_with_other_numbers(tasks: list[Task], twin: Task) -> None:
     held_out = [task for task in tasks if task.split is not Split.TRAIN]
     same = [text for text in sources(twin).values() if "def " in text]
     other = ["".join(map(with_other_numbers, text.splitlines(keepends=True))) for text in same]
-    clean, dropped = without_held_out(Gathered([*map(document, same), *map(document, other)], [], []), held_out)
-    assert [one.text for one in clean.train] == other
-    assert dropped == {"generated": len(same)}
+    is_contaminated = TaskCode.of(held_out, ())
+    assert all(is_contaminated(document(text)) for text in same)
+    assert not any(is_contaminated(document(text)) for text in other)
 
 
 def test_no_generated_document_holds_a_held_out_function(tasks: list[Task]) -> None:
@@ -134,6 +151,6 @@ def test_no_generated_document_holds_a_held_out_function(tasks: list[Task]) -> N
 
     made = [document(make_document(3, index).text) for index in range(400)]
     held_out = [task for task in tasks if task.split is not Split.TRAIN]
-    assert without_held_out(Gathered(made, [], []), held_out) == (Gathered(made, [], []), {})
+    assert not any(map(TaskCode.of(held_out, ()), made))
     held = [found for one in made for code in code_in(one.text) for found in function_hashes(code)]
     assert len(held) > 300, "documents hold functions that can be compared"

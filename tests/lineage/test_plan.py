@@ -93,6 +93,8 @@ def test_code_counts_by_its_bytes_and_generated_documents_only_where_they_are_re
 
     assert corpus() == 0
     assert corpus(tmp_path) == pytest.approx(12_000 * planning._CODE_DOCUMENTS * PACE.document)
+    named = {"sources": [], "code": {"a": {"path": str(tmp_path)}}}
+    assert seconds_of(recipe_with(corpus=named))["corpus"] == pytest.approx(corpus(tmp_path) / 12_000 * 16_100)
     with pytest.raises(CorpusError, match="nowhere is not a folder"):
         corpus(tmp_path / "nowhere")
 

@@ -65,7 +65,7 @@ def make_run(root: Path, **stages: dict) -> tuple[Path, Recipe]:
     packed = io.BytesIO("".join(json.dumps(line) + "\n" for line in lines).encode())
     (documents / "a.jsonl.zst").write_bytes(zstandard.ZstdCompressor().compress(packed.read()))
     recipe = small_recipe(code, **stages)
-    gathered = gather(recipe.corpus, documents)
+    gathered = gather(recipe.corpus, root / "work", documents)
     tokenizer = Tokenizer.train(gathered.texts(), recipe.tokenizer.vocab_size)
     tokenizer.save(run / "tokenizer.json")
     write_corpus(run / "corpus", gathered, tokenizer, recipe.corpus)

@@ -107,6 +107,8 @@ def test_the_recipes_of_the_house_load(file) -> None:
         ("schema=7", ["schema 7", "up to 1", "update"]),
         ("name=A b", ["name", "'A b'", "pattern"]),
         ("corpus.sources=['web']", ["corpus.sources.0", "'stdlib' or 'generated'", "'web'"]),
+        ("corpus.code.a={path='x', licence=['mit']}", ["corpus.code.a.licence", "did you mean licences"]),
+        ("corpus.code.stdlib={path='x'}", ["corpus.code", "'stdlib' is taken"]),
         ("rl.optimizer.betas=[0.9]", ["rl.optimizer.betas", "missing"]),
         ("model.num_experts_per_tok=9", ["num_experts_per_tok = 9", "n_routed_experts = 8"]),
         ("long.length=99999", ["long.length = 99999", "pretrain.length = 256", "long.factor = 4"]),

@@ -20,6 +20,7 @@ from etude.cli.options import (
     DenyOption,
     EndpointOption,
     HereOption,
+    JsonOption,
     KeyOption,
     ModelOption,
     MoneyOption,
@@ -305,6 +306,45 @@ def export(
     from etude.cli.export import export_command
 
     return export_command(run_folder, folder, stage, experts)
+
+
+@app.command()
+@verb(when_interrupted=GOES_ON)
+def corpus(
+    source: Annotated[
+        Path, typer.Argument(help="A recipe (.toml), or code: a git repository, a folder, a .jsonl or .parquet file.")
+    ],
+    folder: Annotated[Path, typer.Argument(help="Folder to write to.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Recipe fields, as corpus.field=value; of code also revision=value.")
+    ] = None,
+    tasks: Annotated[
+        Path | None, typer.Option(help="Folder of tasks. Documents that hold code of one are dropped.")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="A tokenizer.json, or its folder: write token shards instead of texts.")
+    ] = None,
+    processes: Annotated[int, typer.Option(min=0, help="Number of processes; 0: one per core.")] = 0,
+    as_json: JsonOption = False,
+) -> int:
+    """Build a corpus of code outside of a run, and see what is dropped and why.
+
+    Code is filtered (by path, language, size, licence, generated or minified files, syntax), secrets and personal data
+    are redacted, exact and near duplicates dropped. A run does the same with its recipe's [corpus].
+
+    \b
+    Writes FOLDER/train.jsonl.zst and valid.jsonl.zst, or token shards, and report.json.
+
+    \b
+    Examples:
+      etude corpus ~/src/app /tmp/app
+      etude corpus ~/src/app /tmp/app revision=v2.1 "languages=['go']" join_bytes=1000000
+      etude corpus rows.parquet /tmp/rows "licences=['permissive']" --processes 8
+      etude corpus recipes/mine.toml /tmp/corpus --tasks runs/mine/tasks --tokenizer models/qwen3
+    """
+    from etude.cli.corpus import corpus_command
+
+    return corpus_command(source, folder, overrides or [], tasks, tokenizer, processes, as_json)
 
 
 def main() -> None:

@@ -82,7 +82,7 @@ class Mixture:
     @classmethod
     def of(cls, shares: Mapping[RowStream, float]) -> Mixture:
         """Mix streams by their shares, which need not sum to 1; a share of 0 leaves the stream out."""
-        kept = {stream: round(share * _PRECISION) for stream, share in shares.items()}
+        kept = {stream: max(round(share * _PRECISION), share > 0) for stream, share in shares.items()}
         total = sum(kept.values())
         if total <= 0:
             raise CorpusError("the shares of the mixture are all 0: nothing to read")
@@ -113,17 +113,32 @@ def _floor(value: Fraction) -> int:
 
 
 def mixture(shards: Shards, *, stdlib_share: float, length: int, seed: int) -> Mixture:
-    """Mix code (standard library and folders, with share `stdlib_share`) and generated documents. If the corpus has
-    only one of the two, all rows come from it."""
-    code = np.concatenate([shards.of_source("stdlib"), shards.of_source("folder")])
+    """Mix code (with share `stdlib_share`) and generated documents. If the corpus has only one of the two, all rows
+    come from it. Within the code, a document of a named source is read as often as that source's weight says, compared
+    with those of the standard library and of folders."""
+    code = {"code": np.concatenate([shards.of_source("stdlib"), shards.of_source("folder")])}
+    code |= {f"code/{name}": shards.of_source(name) for name in shards.weights}
     generated = shards.of_source("generated")
-    parts = [("code", code, stdlib_share), ("generated", generated, 1.0 - stdlib_share)]
-    present = [(name, documents, share) for name, documents, share in parts if (shards.lengths[documents] > 1).any()]
-    if len(present) == 1:
-        present = [(*present[0][:2], 1.0)]
+    tokens = {
+        name: int(shards.lengths[documents].sum()) * shards.weights.get(name.removeprefix("code/"), 1.0)
+        for name, documents in code.items()
+        if _any(shards, documents)
+    }
+    if not _any(shards, generated):
+        stdlib_share = 1.0
+    elif not tokens:
+        stdlib_share = 0.0
+    parts = [(name, code[name], stdlib_share * part / sum(tokens.values())) for name, part in tokens.items()]
+    if _any(shards, generated):
+        parts.append(("generated", generated, 1.0 - stdlib_share))
     return Mixture.of(
         {
             RowStream(name, documents, shards.lengths, shards.document, length=length, seed=seed): share
-            for name, documents, share in present
+            for name, documents, share in parts
         }
     )
+
+
+def _any(shards: Shards, documents: NDArray[np.int64]) -> bool:
+    """Whether any of these documents has a token to predict."""
+    return bool((shards.lengths[documents] > 1).any())

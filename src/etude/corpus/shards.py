@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,14 @@ class Shards:
     """One split's documents, numbered across all its shard files."""
 
     def __init__(
-        self, tokens: list[NDArray[Any]], documents: list[NDArray[Any]], kinds: list[str], sources: list[str]
+        self,
+        tokens: list[NDArray[Any]],
+        documents: list[NDArray[Any]],
+        kinds: list[str],
+        sources: list[str],
+        weights: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
+        """`weights` are those of the named sources of code."""
         self._tokens = tokens
         self._rows = documents
         self._first = np.cumsum([0, *(len(rows) for rows in documents)])
@@ -50,6 +57,7 @@ class Shards:
         self.lengths: NDArray[np.int64] = every["length"].astype(np.int64)
         self._kind_of, self._source_of = every["kind"], every["source"]
         self._kinds, self._sources = kinds, sources
+        self.weights = weights
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -91,6 +99,7 @@ def write_shards(
     vocab_size: int,
     shard_tokens: int,
     provenance: Mapping[str, Any],
+    weights: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Write all splits and return the manifest."""
     (folder / MANIFEST).unlink(missing_ok=True)  # without a manifest the folder counts as unfinished
@@ -122,7 +131,7 @@ def write_shards(
         "totals": totals,
         "provenance": dict(provenance),
         "shards": files,
-    }
+    } | ({"weights": dict(weights)} if weights else {})
     _write_file(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
     return manifest
 
@@ -142,8 +151,8 @@ def open_corpus(folder: Path) -> Corpus:
         tokens, rows = splits[name.rpartition("-")[0]]
         tokens.append(_map(folder / f"{name}.tokens.npy", entry["tokens_digest"]))
         rows.append(_map(folder / f"{name}.documents.npy", entry["documents_digest"]))
-    kinds, sources = manifest["kinds"], manifest["sources"]
-    return Corpus(Shards(*splits["train"], kinds, sources), Shards(*splits["valid"], kinds, sources), manifest)
+    known = (manifest["kinds"], manifest["sources"], manifest.get("weights", {}))
+    return Corpus(Shards(*splits["train"], *known), Shards(*splits["valid"], *known), manifest)
 
 
 def _map(path: Path, digest: str) -> NDArray[Any]:

@@ -11,17 +11,21 @@ document that breaks it is dropped and counted.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from etude.corpus import Document, Gathered
+from etude.corpus import Document
 from etude.journal import write_atomically
 from etude.lineage.state import LineageError
 from etude.tasks import Cell, Split, Task, gated_digest
+from etude.tasks.directory import REPOSITORY
 from etude.tasks.hashes import Fingerprint, fingerprints
-from etude.tasks.overlap import code_in, solution_files
+from etude.tasks.overlap import Item, code_in, solution_files
+from etude.tasks.overlap.items import Print
+
+_OURS = ("stdlib", "folder", "generated")
+"""Sources of the corpus that are not the user's own, or were made from train tasks."""
 
 
 def task_functions(task: Task) -> dict[Fingerprint, str]:
@@ -105,20 +109,49 @@ def _require_true(task: Task, cell: Cell, learnt: _Learnt) -> None:
             )
 
 
-def without_held_out(gathered: Gathered, held_out: Iterable[Task]) -> tuple[Gathered, dict[str, int]]:
-    """Return the corpus without the documents that contain a function forbidden by these held-out tasks, and the number
-    of dropped documents by source."""
-    forbidden = set().union(*map(forbidden_by, held_out))
-    dropped: Counter[str] = Counter()
+@dataclass(frozen=True, slots=True)
+class TaskCode:
+    """Tells which documents of the corpus hold code of a task (see `etude.corpus.TaskTexts`). No document may hold
+    a function of a held-out task. Documents of the user's own sources may hold no solution of any task either: RL would
+    only ask for what the model has read."""
 
-    def clean(documents: list[Document]) -> list[Document]:
-        kept = []
-        for document in documents:
-            found = [one for code in code_in(document.text) for one in fingerprints(code)]
-            if any(one.shape in forbidden or one.instance in forbidden for one in found):
-                dropped[document.source] += 1
-            else:
-                kept.append(document)
-        return kept
+    held_out: frozenset[str]
+    """Hashes of functions (see `forbidden_by`)."""
+    solutions: frozenset[Print]
 
-    return Gathered(clean(gathered.train), clean(gathered.valid), gathered.provenance), dict(dropped)
+    @classmethod
+    def of(cls, held_out: Iterable[Task], every: Iterable[Task]) -> TaskCode:
+        """Collect the functions of held-out tasks, and the solutions of every task."""
+        return cls(frozenset().union(*map(forbidden_by, held_out)), frozenset().union(*map(solution_prints, every)))
+
+    @property
+    def identity(self) -> str:
+        return hashlib.sha256(repr((sorted(self.held_out), sorted(self.solutions))).encode()).hexdigest()
+
+    def __call__(self, document: Document) -> bool:
+        if self.held_out:
+            found = (one for code in code_in(document.text) for one in fingerprints(code))
+            if any(one.shape in self.held_out or one.instance in self.held_out for one in found):
+                return True
+        if not self.solutions or document.source in _OURS:
+            return False
+        item = Item(document.name)
+        item.add_file(document.name, document.text)
+        return not self.solutions.isdisjoint(item.prints)
+
+
+def solution_prints(task: Task) -> set[Print]:
+    """Return the prints of a task's instruction, and of what its solutions add to the repository's code. The rest of
+    that code may be learnt: it may be the user's own repository."""
+    whole = Item(task.id)
+    whole.add_prose(task.instruction)
+    prints = set(whole.prints)
+    for path, versions in solution_files(task).items():
+        was_there = (task.directory / REPOSITORY / path).is_file()
+        before, after = Item(path), Item(path)
+        for text in versions[:was_there]:
+            before.add_file(path, text)
+        for text in versions[was_there:]:
+            after.add_file(path, text)
+        prints |= after.prints.keys() - before.prints.keys()
+    return {mark for mark in prints if mark[0] != "instance"}

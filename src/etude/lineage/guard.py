@@ -60,9 +60,10 @@ def require_supported(recipe: Recipe, paths: RunPaths | None = None) -> None:
         from etude.lineage.base import find_base
 
         find_base(recipe, shape_only=paths is None)
-    if recipe.reads_corpus and not recipe.corpus.sources and not recipe.corpus.folders:
+    if recipe.reads_corpus and not (recipe.corpus.sources or recipe.corpus.folders or recipe.corpus.code):
         raise LineageError(
-            "corpus.sources = [] and corpus.folders = []: there is nothing to pretrain on; name a source or a folder"
+            "corpus.sources = [] and corpus.folders = []: without corpus.code there is nothing to pretrain on; name a "
+            "source or a folder"
         )
     if never := [kind for kind in recipe.sft.kinds if "sft" in recipe.stages and kind not in SEEN_KINDS]:
         raise LineageError(

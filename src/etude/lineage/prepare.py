@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from typing import Any
 
 from etude.corpus import gather, open_corpus, write_corpus
 from etude.harness import format_of, load_profile
-from etude.lineage.contamination import require_separate, without_held_out
+from etude.lineage.contamination import TaskCode, require_separate
 from etude.lineage.context import RunContext
 from etude.lineage.state import LineageError
 from etude.rollout import RolloutSetup, demonstrate, open_setup, oracle
@@ -64,16 +65,25 @@ async def make_tasks(context: RunContext) -> dict[str, Any]:
 async def make_corpus(context: RunContext) -> dict[str, Any]:
     recipe, paths = context.recipe, context.paths
 
-    def part(number: int) -> None:
+    def part(number: float) -> None:
         context.screen.update("corpus", {"step": number, "total": 4})
 
     part(0)
     if "generated" in recipe.corpus.sources:
         await asyncio.to_thread(write_documents, paths.documents, recipe.corpus.generated_documents, recipe.seed)
     part(1)
-    gathered = await asyncio.to_thread(gather, recipe.corpus, paths.documents)
-    held_out = [task for split in (Split.DEV, Split.TEST) for task in usable_tasks(context, split)]
-    gathered, contaminated = await asyncio.to_thread(without_held_out, gathered, held_out)
+    tasks = {split: usable_tasks(context, split) for split in Split}
+    held_out, every = [*tasks[Split.DEV], *tasks[Split.TEST]], chain.from_iterable(tasks.values())
+    work, processes = paths.corpus / "work", recipe.compute.threads
+    gathered = await asyncio.to_thread(
+        gather,
+        recipe.corpus,
+        work,
+        paths.documents,
+        contamination=await asyncio.to_thread(TaskCode.of, held_out, every if recipe.corpus.code else ()),
+        processes=processes,
+        progress=lambda done, total: part(1 + done / max(1, total)),
+    )
     part(2)
     if recipe.own_tokenizer:
         # The harness's own texts must take few tokens, however rare their words are in the corpus.
@@ -82,8 +92,12 @@ async def make_corpus(context: RunContext) -> dict[str, Any]:
         trained.save(paths.tokenizer)
     tokenizer = open_tokenizer(paths.tokenizer)
     part(3)
-    manifest = await asyncio.to_thread(write_corpus, paths.corpus, gathered, tokenizer, recipe.corpus)
+    manifest = await asyncio.to_thread(
+        write_corpus, paths.corpus, gathered, tokenizer, recipe.corpus, processes=processes
+    )
+    await asyncio.to_thread(shutil.rmtree, work)
     part(4)
+    contaminated = gathered.report.of_reason("contaminated")
     return {"vocab_size": tokenizer.vocab_size, "contaminated": contaminated, "corpus": manifest}
 
 

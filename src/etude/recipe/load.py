@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 
@@ -147,8 +147,11 @@ def _values_named(message: str, found: Any, place: tuple[str, ...]) -> str:
 
 def _section(place: Sequence[str]) -> type[Section]:
     section: type[Section] = Recipe
-    for name in place:
+    names = iter(place)
+    for name in names:
         inner = section.model_fields[name].annotation if name in section.model_fields else None
+        if get_origin(inner) is dict and next(names, None) is not None:  # sections by name, such as corpus.code.NAME
+            inner = get_args(inner)[1]
         if not (isinstance(inner, type) and issubclass(inner, Section)):
             return section
         section = inner
