@@ -33,9 +33,18 @@ class Published:
             if self.data.get(name, value) != value:
                 raise UnsupportedCheckpoint(f"{name} is {self.data[name]!r}; only {value!r} is implemented")
 
-    def rope(self, *, interleaved: bool) -> Rope:
+    def number(self, *names: str, default: float) -> Any:
+        """Return the first of these settings that is there, which must be a number; `default` if none is."""
+        for name in names:
+            if self.data.get(name) is not None:
+                self.require(name)
+                return self.data[name]
+        return default
+
+    def rope(self, *, interleaved: bool, theta: float | None = None) -> Rope:
+        """Read the rotary embedding; `theta` is the family's base for folders that name none."""
         rope = dict(self.data.get("rope_parameters") or self.data.get("rope_scaling") or {})
-        theta = rope.get("rope_theta", self.data.get("rope_theta"))
+        theta = rope.get("rope_theta", self.data.get("rope_theta", theta))
         if theta is None:
             raise UnsupportedCheckpoint("config.json lacks rope_theta")
         return Rope(theta, _read_scaling(rope), interleaved)
