@@ -16,6 +16,7 @@ from etude.lineage.state import LineageError, finished_stage
 from etude.model import ModelConfig, Survey, Transformer, UnsupportedCheckpoint, config_from_recipe, save_hf, survey
 from etude.model.checkpoints.writing import TRAVELLING
 from etude.recipe import Recipe
+from etude.recipe.training import PretrainRecipe
 from etude.text import Tokenizer, TokenizerError, open_tokenizer
 from etude.text.finding import FoundFormat, find_format
 
@@ -89,9 +90,26 @@ def _require_fit(recipe: Recipe, network: ModelConfig) -> None:
         )
     if "mtp" in recipe.stages and not network.num_nextn_predict_layers:
         raise LineageError("stages: the network of model.from has no MTP heads to train; leave out mtp")
+    _require_experts(recipe, network)
     widths = [network.hidden_size, *([network.mixture.width] if network.mixture else [])]
     if recipe.precision.experts not in ("bf16", "fp8_block") and any(width % 32 for width in widths):
         raise LineageError(f"precision.experts rounds blocks of 32 numbers, the network of model.from is {widths} wide")
+
+
+def _require_experts(recipe: Recipe, network: ModelConfig) -> None:
+    """Raise LineageError for settings that are about experts, or about their routers' biases, if there are none."""
+    if network.mixture is None:
+        if recipe.precision.experts != "bf16":
+            said = f'precision.experts = "{recipe.precision.experts}"'
+            raise LineageError(f"{said}: the network of model.from has no experts; leave it out")
+        if recipe.rl.replay.mode == "on":
+            raise LineageError('rl.replay.mode = "on": the network of model.from has no experts; leave it out')
+    biases = network.mixture is not None and network.mixture.selection_bias
+    if not biases and recipe.pretrain.balance_rate != PretrainRecipe().balance_rate:
+        said = f"pretrain.balance_rate = {recipe.pretrain.balance_rate}"
+        raise LineageError(f"{said}: no router of the network of model.from has biases to balance; leave it out")
+    if "shared" in recipe.precision.also and not (network.mixture and network.mixture.shared_width):
+        raise LineageError('precision.also names "shared": the network of model.from has no shared experts')
 
 
 def network_of(recipe: Recipe, paths: RunPaths | None = None) -> ModelConfig:
