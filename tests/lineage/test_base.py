@@ -159,6 +159,8 @@ def test_heads_that_are_not_there_are_not_trained(tmp_path: Path) -> None:
     ("sections", "says"),
     [
         ({"precision": {"experts": "fp8_block", "emulate": True}}, r'precision\.experts = "fp8_block": .* no experts'),
+        ({"precision": {"emulate": True, "also": ["attention"]}}, r'precision\.also = \["attention"\]: .* no experts'),
+        ({"precision": {"kernels": "triton"}}, r'precision\.kernels = "triton": .* no experts'),
         ({"rl": {"replay": {"mode": "on"}}}, r'rl\.replay\.mode = "on": .* no experts'),
         ({"pretrain": {"balance_rate": 0.1}}, r"pretrain\.balance_rate = 0\.1: no router .* has biases"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 from dataclasses import asdict, dataclass
@@ -16,9 +17,13 @@ from etude.lineage.state import LineageError, finished_stage
 from etude.model import ModelConfig, Survey, Transformer, UnsupportedCheckpoint, config_from_recipe, save_hf, survey
 from etude.model.checkpoints.writing import TRAVELLING
 from etude.recipe import Recipe
+from etude.recipe.precision import PrecisionRecipe
 from etude.recipe.training import PretrainRecipe
 from etude.text import Tokenizer, TokenizerError, open_tokenizer
 from etude.text.finding import FoundFormat, find_format
+
+_OF_EXPERTS = ("experts", "also", "kernels", "reciprocal_bits")
+"""Settings of [precision] that mean nothing without experts; attention is rounded as experts are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +104,13 @@ def _require_fit(recipe: Recipe, network: ModelConfig) -> None:
 def _require_experts(recipe: Recipe, network: ModelConfig) -> None:
     """Raise LineageError for settings that are about experts, or about their routers' biases, if there are none."""
     if network.mixture is None:
-        if recipe.precision.experts != "bf16":
-            said = f'precision.experts = "{recipe.precision.experts}"'
-            raise LineageError(f"{said}: the network of model.from has no experts; leave it out")
+        asked = {f"precision.{name}": value for name, value in recipe.precision if name in _OF_EXPERTS}
+        usual = {f"precision.{name}": value for name, value in PrecisionRecipe() if name in _OF_EXPERTS}
         if recipe.rl.replay.mode == "on":
-            raise LineageError('rl.replay.mode = "on": the network of model.from has no experts; leave it out')
+            asked["rl.replay.mode"] = "on"
+        if changed := [name for name, value in asked.items() if value != usual.get(name)]:
+            said = f"{changed[0]} = {json.dumps(asked[changed[0]])}"
+            raise LineageError(f"{said}: the network of model.from has no experts; leave it out")
     biases = network.mixture is not None and network.mixture.selection_bias
     if not biases and recipe.pretrain.balance_rate != PretrainRecipe().balance_rate:
         said = f"pretrain.balance_rate = {recipe.pretrain.balance_rate}"

@@ -107,6 +107,8 @@ def round_with(model: nn.Module, numerics: Numerics | None) -> None:
             module.served = None
     if numerics is None:
         return
+    if not _mixtures(model) and "attention" not in numerics.also:
+        raise CannotQuantise("the network has no experts whose matmuls could be rounded")
     for name, module in model.named_modules():
         if isinstance(module, MixtureOfExperts):
             assert isinstance(module.experts, Experts)
