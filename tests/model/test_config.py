@@ -73,6 +73,19 @@ def test_what_grouped_attention_does_not_do_is_refused_by_name(
         config_of(model_type="qwen3_moe", **{**sizes, **change})
 
 
+def test_only_settings_that_changed_are_written_anew(config_of: Any) -> None:
+    rope = {"rope_type": "default", "rope_theta": 5000.0}
+    found = {"model_type": "qwen3", "rope_parameters": rope, "head_dim": None, "eos_token_id": 7, "use_cache": False}
+    config = config_of(**found).extended(4.0, 16)
+    was, now = config.published, write_config(config)
+    assert read_config(now) == config
+    assert {name: value for name, value in now.items() if was.get(name) != value} == {
+        "rope_theta": 5000.0,
+        "rope_scaling": now["rope_scaling"],
+    }
+    assert was.keys() - now.keys() == {"rope_parameters"}, "it would say something else"
+
+
 def test_a_longer_context_scales_rotations_as_each_kind_of_attention_publishes_it(config_of: Any) -> None:
     latent, grouped = (config_of(**shape).extended(4.0, 16) for shape in ({}, {"model_type": "qwen3"}))
     assert (latent.rope.scaling.rotation_scale, latent.softmax_scale * 4) == (1.0, pytest.approx(1.2965, abs=1e-4))

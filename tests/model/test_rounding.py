@@ -181,11 +181,13 @@ def test_widths_that_have_no_whole_blocks_are_refused_by_name() -> None:
     assert model_of("fp8_block", moe_intermediate_size=24)
 
 
-def test_a_network_without_experts_is_not_rounded_in_silence() -> None:
+def test_a_network_without_experts_is_not_rounded_in_silence(tmp_path: Path) -> None:
     changes = {"model_type": "llama", "attention_bias": True, "hidden_size": 64, "head_dim": 16}
     model = Transformer(read_config({**GROUPED, **changes})).initialise(0)
     with pytest.raises(CannotQuantise, match="no experts"):
         round_with(model, Numerics("mxfp8"))
+    with pytest.raises(CannotQuantise, match="no experts"):
+        save_hf(model, tmp_path, experts="mxfp8")
     exact = model(tokens_of(0)).logits_btv
     round_with(model, Numerics("mxfp8", frozenset({"attention"})))
     assert not torch.equal(model(tokens_of(0)).logits_btv, exact), "but its attention may be"
