@@ -63,6 +63,10 @@ def test_missing_fields_are_named(config_of: Any) -> None:
         ({"head_dim": 7}, "head_dim is 7"),
         ({"num_experts": 1}, "num_experts_per_tok is 2 of 1"),
         ({"num_experts": "six"}, "num_experts is 'six'"),
+        ({"hidden_size": 32.0}, "hidden_size is '32.0'"),
+        ({"rope_theta": "large"}, "rope_theta is 'large'"),
+        ({"rope_scaling": {"type": "yarn", "factor": "x", "original_max_position_embeddings": 16}}, "damaged: .*'x'"),
+        ({"mlp_only_layers": 5}, "damaged"),
     ],
 )
 def test_what_grouped_attention_does_not_do_is_refused_by_name(

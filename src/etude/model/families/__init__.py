@@ -36,7 +36,11 @@ def read_config(data: Mapping[str, Any]) -> ModelConfig:
     if data.get("quantization_config"):
         raise UnsupportedCheckpoint("config.json has a quantization_config: load the quantised weights with load_hf")
     ours = {name: value for name, value in (data.get("etude") or {}).items() if name in _OURS}
-    return replace(families[kind].read(Published(data)), published=dict(data), **ours)
+    try:
+        config = families[kind].read(Published(data))
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UnsupportedCheckpoint(f"config.json is damaged: {str(error)[:100]}") from error
+    return replace(config, published=dict(data), **ours)
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:
