@@ -80,8 +80,8 @@ class GroupedShape:
     """Number of these dimensions, the first ones of queries and keys, that have rotary position encoding."""
     qk_norm: bool = False
     """Whether queries and keys are normed per head before they are rotated."""
-    biases: frozenset[Literal["q", "k", "v", "o"]] = frozenset()
-    """The projections that have a bias."""
+    biases: frozenset[str] = frozenset()
+    """The projections that have a bias: some of q, k, v and o."""
 
     @property
     def query(self) -> int:

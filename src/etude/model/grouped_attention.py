@@ -38,7 +38,7 @@ class GroupedAttention(Attention):
         # Rotate queries and keys together.
         q, k = rotation(torch.cat((q, k), dim=2)).split([shape.heads, shape.groups], dim=2)
         if isinstance(context, Mask):
-            y = attend(*(x.transpose(1, 2) for x in (q, k, v)), context, self.scale).transpose(1, 2)
+            y = attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), context, self.scale).transpose(1, 2)
         else:
             entries_tgw = torch.cat((k, v), dim=-1).flatten(0, 1)
             y = context.attend(q.flatten(0, 1), entries_tgw, self.scale, values_from=shape.head)
