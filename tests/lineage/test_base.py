@@ -153,6 +153,28 @@ def test_heads_that_are_not_there_are_not_trained(tmp_path: Path) -> None:
         find_base(asked)
 
 
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({"precision": {"experts": "fp8_block", "emulate": True}}, r'precision\.experts = "fp8_block": .* no experts'),
+        ({"precision": {"emulate": True, "also": ["attention"]}}, r'precision\.also = \["attention"\]: .* no experts'),
+        ({"precision": {"kernels": "triton"}}, r'precision\.kernels = "triton": .* no experts'),
+        ({"rl": {"replay": {"mode": "on"}}}, r'rl\.replay\.mode = "on": .* no experts'),
+        ({"pretrain": {"balance_rate": 0.1}}, r"pretrain\.balance_rate = 0\.1: no router .* has biases"),
+    ],
+)
+def test_what_is_about_experts_is_refused_where_there_are_none(sections: dict[str, Any], says: str) -> None:
+    asked = recipe(Path("recipes/shapes/tiny-qwen3"), {"weights": "random"}, stages=["pretrain", "sft"], **sections)
+    with pytest.raises(LineageError, match=says):
+        find_base(asked, shape_only=True)
+
+
+def test_the_recipe_of_a_dense_network_is_supported() -> None:
+    dense = load_recipe(Path("recipes/tiny-qwen3.toml"), ["rl.replay.mode=off"])
+    require_supported(dense)
+    assert find_base(dense, shape_only=True).survey.config.family == "qwen3"
+
+
 def test_a_new_network_cannot_be_described_beside(tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text('name = "r"\nstages = ["rl"]\n[model]\nfrom = "x"\n')
     assert load_recipe(tmp_path / "r.toml").model.from_ == "x"

@@ -29,6 +29,8 @@ def test_heads_of_a_group_share_its_keys(packed: bool, long: bool, monkeypatch: 
     k_each, v_each = (x.repeat_interleave(HEADS // GROUPS, 1) for x in (k, v))
     expected = (q @ k_each.mT * 0.3).masked_fill(~seen, float("-inf")).softmax(-1) @ v_each
     torch.testing.assert_close(attend(q, k, v, mask, 0.3), expected)
+    if mask.bias is not None:  # as on a GPU
+        torch.testing.assert_close(attend_module._attend_fused(q, k, v, mask.bias, 0.3), expected)
 
 
 GROUPED: Any = SimpleNamespace(

@@ -133,18 +133,18 @@ def test_bf16_is_near(model_of: Any, tokens_of: Any) -> None:
         assert (got[i] - expected[i, :length]).norm() < 0.05 * expected[i, :length].norm()
 
 
-def test_drafts_equal_the_mtp_head(shaped: Transformer, tokens_of: Any) -> None:
+def test_drafts_equal_the_mtp_head(with_head: Transformer, tokens_of: Any) -> None:
     tokens = tokens_of(4, 30)
     with torch.no_grad():
-        output = shaped(tokens)
-        expected = shaped.mtp_logits(output, tokens).logits[0]
-    cache = Cache(shaped.config, slots=6, context=40)
+        output = with_head(tokens)
+        expected = with_head.mtp_logits(output, tokens).logits[0]
+    cache = Cache(with_head.config, slots=6, context=40)
     starts, lengths = torch.zeros(4, dtype=torch.int64), torch.tensor([10, 4, 12, 20])
     for _ in range(4):
         step = cache.step(SLOTS, starts, lengths)
         hidden = torch.where(step.real_t[:, None], output.hidden_bth[step.rows_t, step.positions_t.clamp(max=29)], 9.0)
         last = starts + lengths - 1
-        got = shaped.draft(hidden, listed(step, tokens.roll(-1, 1)), step, step.first_b + lengths - 1)
+        got = with_head.draft(hidden, listed(step, tokens.roll(-1, 1)), step, step.first_b + lengths - 1)
         torch.testing.assert_close(got, expected[range(4), last], rtol=1e-5, atol=2e-5)
         starts, lengths = last + 1, torch.ones_like(lengths)
 

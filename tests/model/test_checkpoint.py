@@ -57,6 +57,14 @@ def test_we_read_transformers(shaped: Transformer, tokens_of: Any, tmp_path: Pat
     ours = load_hf(second, mtp_heads=0)
     assert ours.config.rope == shaped.config.rope
     assert_close(logits_here(ours, tokens), expected)
+    third = tmp_path / "ours again"
+    save_hf(ours, third)
+    before, after = (load_file(folder / "model.safetensors") for folder in (second, third))
+    before = {name: tensor for name, tensor in before.items() if tensor.numel()}
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    was, now = (json.loads((folder / "config.json").read_text()) for folder in (second, third))
+    assert now == was | ({"num_nextn_predict_layers": 0} if shaped.mtp else {}), "every setting is kept"
 
 
 SCALINGS: dict[str, Any] = {

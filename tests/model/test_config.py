@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ def test_parameters_are_counted_exactly(shaped: Transformer) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "qwen3_moe"}, "model_type"),
+        ({"model_type": "mamba2"}, "mamba2.*known are .*llama"),
         ({"attention_bias": True}, "attention_bias"),
         ({"scoring_func": "softmax"}, "scoring_func"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantised"),
@@ -47,3 +48,52 @@ def test_missing_fields_are_named(config_of: Any) -> None:
     del data["n_group"], data["kv_lora_rank"]
     with pytest.raises(UnsupportedCheckpoint, match="lacks n_group, kv_lora_rank"):
         read_config(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"use_sliding_window": True}, "use_sliding_window"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"attention_dropout": 0.1}, "attention_dropout"),
+        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ({"num_key_value_heads": 3}, "no multiple of num_key_value_heads"),
+        ({"num_key_value_heads": None}, "lacks num_key_value_heads"),
+        ({"head_dim": 7}, "head_dim is 7"),
+        ({"num_experts": 1}, "num_experts_per_tok is 2 of 1"),
+        ({"num_experts": "six"}, "num_experts is 'six'"),
+        ({"hidden_size": 32.0}, "hidden_size is '32.0'"),
+        ({"rope_theta": "large"}, "rope_theta is 'large'"),
+        ({"rope_scaling": {"type": "yarn", "factor": "x", "original_max_position_embeddings": 16}}, "damaged: .*'x'"),
+        ({"mlp_only_layers": 5}, "damaged"),
+    ],
+)
+def test_what_grouped_attention_does_not_do_is_refused_by_name(
+    config_of: Any, change: dict[str, Any], message: str
+) -> None:
+    sizes = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    with pytest.raises(UnsupportedCheckpoint, match=message):
+        config_of(model_type="qwen3_moe", **{**sizes, **change})
+
+
+def test_only_settings_that_changed_are_written_anew(config_of: Any) -> None:
+    rope = {"rope_type": "default", "rope_theta": 5000.0}
+    found = {"model_type": "qwen3", "rope_parameters": rope, "head_dim": None, "eos_token_id": 7, "use_cache": False}
+    config = config_of(**found).extended(4.0, 16)
+    was, now = config.published, write_config(config)
+    assert read_config(now) == config
+    assert {name: value for name, value in now.items() if was.get(name) != value} == {
+        "rope_theta": 5000.0,
+        "rope_scaling": now["rope_scaling"],
+    }
+    assert was.keys() - now.keys() == {"rope_parameters"}, "it would say something else"
+
+
+def test_a_longer_context_scales_rotations_as_each_kind_of_attention_publishes_it(config_of: Any) -> None:
+    latent, grouped = (config_of(**shape).extended(4.0, 16) for shape in ({}, {"model_type": "qwen3"}))
+    assert (latent.rope.scaling.rotation_scale, latent.softmax_scale * 4) == (1.0, pytest.approx(1.2965, abs=1e-4))
+    assert grouped.rope.scaling.rotation_scale == pytest.approx(0.1 * math.log(4) + 1)
+    assert grouped.softmax_scale == 1 / math.sqrt(128)
+    again = grouped.extended(2.0, 64).rope.scaling
+    assert (again.factor, again.original_max_position_embeddings) == (8.0, 16)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from etude.model import Cache, Replay, Transformer, compute_with, config_from_recipe, serve
+from etude.model import Cache, Replay, Transformer, compute_with, config_from_recipe, read_config, serve
 from etude.recipe.model import ModelRecipe
 from etude.recipe.precision import PrecisionRecipe
 
@@ -32,6 +32,17 @@ MODEL = ModelRecipe(
     v_head_dim=24,
     initializer_range=0.15,
 )
+GROUPED: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-6,
+    "initializer_range": 0.15,
+}
 DTYPES = [torch.float32, torch.bfloat16]
 PLAIN = PrecisionRecipe(invariant=True)
 ROUNDED = [
@@ -41,7 +52,11 @@ ROUNDED = [
 
 
 def network(dtype: torch.dtype, precision: PrecisionRecipe = PLAIN, **changes: Any) -> Transformer:
-    model = Transformer(config_from_recipe(MODEL.model_copy(update=changes), VOCAB)).initialise(3).to(dtype)
+    if "model_type" in changes:
+        config = read_config({**GROUPED, **changes})
+    else:
+        config = config_from_recipe(MODEL.model_copy(update=changes), VOCAB)
+    model = Transformer(config).initialise(3).to(dtype)
     compute_with(model, precision)
     return model
 
@@ -208,6 +223,27 @@ def test_rounded_matmuls_too(precision: PrecisionRecipe, dtype: torch.dtype) -> 
 )
 def test_other_shapes(changes: dict[str, Any]) -> None:
     for trained, engine, expected in crowd(network(torch.float32, **changes), torch.float32):
+        assert trained.same(expected)
+        assert engine.same(expected)
+
+
+BIASED = {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "num_attention_heads": 32, "head_dim": 8}
+NORMED = {"model_type": "qwen3_moe", "head_dim": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+ROUNDED_ATTENTION = PrecisionRecipe(experts="mxfp8", also=["attention"], emulate=True, invariant=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "precision", "dtype"),
+    [
+        (BIASED, PLAIN, torch.float32),
+        (BIASED, PLAIN, torch.bfloat16),
+        (NORMED | {"num_experts": 6}, PLAIN, torch.float32),
+        (NORMED | {"num_experts": 6}, ROUNDED_ATTENTION, torch.bfloat16),
+    ],
+    ids=["biased-float32", "biased-bfloat16", "normed-float32", "normed-rounded"],
+)
+def test_grouped_attention(changes: dict[str, Any], precision: PrecisionRecipe, dtype: torch.dtype) -> None:
+    for trained, engine, expected in crowd(network(dtype, precision, **changes), dtype):
         assert trained.same(expected)
         assert engine.same(expected)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.model.conftest import TINY
+from tests.model.conftest import GROUPED, TINY
 from torch import Tensor
 
 from etude.model import (
@@ -20,6 +20,7 @@ from etude.model import (
     load_codes,
     load_hf,
     prepare,
+    read_config,
     restore,
     round_with,
     save_hf,
@@ -178,6 +179,18 @@ def test_widths_that_have_no_whole_blocks_are_refused_by_name() -> None:
     with pytest.raises(CannotQuantise, match=r"layers\.1\.mlp\.experts\.gate_proj is \[24, 64\].*multiples of 32"):
         model_of("mxfp8", moe_intermediate_size=24)
     assert model_of("fp8_block", moe_intermediate_size=24)
+
+
+def test_a_network_without_experts_is_not_rounded_in_silence(tmp_path: Path) -> None:
+    changes = {"model_type": "llama", "attention_bias": True, "hidden_size": 64, "head_dim": 16}
+    model = Transformer(read_config({**GROUPED, **changes})).initialise(0)
+    with pytest.raises(CannotQuantise, match="no experts"):
+        round_with(model, Numerics("mxfp8"))
+    with pytest.raises(CannotQuantise, match="no experts"):
+        save_hf(model, tmp_path, experts="mxfp8")
+    exact = model(tokens_of(0)).logits_btv
+    round_with(model, Numerics("mxfp8", frozenset({"attention"})))
+    assert not torch.equal(model(tokens_of(0)).logits_btv, exact), "but its attention may be"
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)

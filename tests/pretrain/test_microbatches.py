@@ -6,13 +6,29 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from etude.model import Head, Transformer
+from etude.model import Head, Transformer, read_config, save_hf
 from etude.pretrain import StageContext
 from etude.pretrain.stage import _identity, _plan
+from etude.recipe import Recipe
 from etude.training import Compute, back_propagate
 
 from .make import small_recipe
 
+PUBLISHED = {
+    "vocab_size": 512,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "intermediate_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-6,
+    "initializer_range": 0.2,
+}
 ONE_THREAD = Compute("cpu", "float32", 1, "a test")
 
 
@@ -47,6 +63,33 @@ def test_parts_add_up_to_the_batch(finished, stage, step):
     for name, gradient in gradients.items():
         torch.testing.assert_close(others[2][name], gradient, rtol=1e-4, atol=1e-5 * largest)
     assert all(torch.equal(bias, others[3][name]) for name, bias in biases.items())
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
+def test_load_is_evened_by_the_loss_that_the_network_asks_for(before, family):
+    """Only where there are experts; the loss that is reported is the next-token loss alone."""
+    run, recipe = before("pretrain")
+    begun = Recipe.model_validate(
+        {**recipe.model_dump(by_alias=True), "model": {"from": "a shape", "weights": "random"}}
+    )
+    found = []
+    for coefficient in (0.0, 10.0):
+        config = read_config(PUBLISHED | {"model_type": family, "router_aux_loss_coef": coefficient})
+        save_hf(Transformer(config).initialise(0), run / "stages/base/model")
+        plan = _plan(StageContext(run, begun, ONE_THREAD, "pretrain"))
+        loss, _, metrics = back_propagate(plan.optim, plan.compute_loss(6))
+        plan.after_step(6)
+        found.append((loss, metrics, plan.optim.masters.gradients))
+    (loss, plain, gradients), (again, metrics, balanced) = found
+    assert again == pytest.approx(loss, rel=1e-6)
+    assert not plain
+    experts = family == "qwen3_moe"
+    assert list(metrics) == (["balance_loss"] if experts else [])
+    moved = {name for name, value in gradients.items() if not torch.equal(value, balanced[name])}
+    assert ("layers.1.mlp.gate.weight" in moved) is experts
+    assert bool(moved) is experts
+    if experts:
+        assert 2 < metrics["balance_loss"] < 4, "it is the number of experts per token, if the load is even"
 
 
 @pytest.mark.parametrize("stage", ["mtp", "sft"])

@@ -12,7 +12,7 @@ import torch
 from tests.rl.make import LENGTH, PROMPT, make_groups, open_trainer, tiny_recipe
 
 from etude.journal import read_journal
-from etude.model import Head, PoisonedWeights, Transformer, head_logprobs, served_state
+from etude.model import Head, PoisonedWeights, Transformer, head_logprobs, read_config, save_hf, served_state
 from etude.recipe.precision import PrecisionRecipe
 from etude.rl.batch import TrainingGroup, TrainingMember, microbatches
 from etude.rl.drafts import drafted_tokens
@@ -36,6 +36,21 @@ KEYS |= {"p99_off", "p99_on", "p99_filter", "train_seconds", "draft_loss", "draf
 
 
 RECIPE = tiny_recipe()
+PUBLISHED = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-6,
+    "initializer_range": 0.2,
+}
 
 
 @pytest.fixture
@@ -69,6 +84,21 @@ def test_a_step_is_measured_and_published(trainer, groups, tmp_path) -> None:
     assert metrics["overridden"] == metrics["refused"] == 0
     assert (metrics["version"], metrics["delta"]) == (1, True)
     assert WeightStore(str(tmp_path / "weights")).latest() == 1
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
+def test_networks_with_and_without_experts_are_trained(family, tmp_path) -> None:
+    """The engine computes what the trainer computes; only what has experts is replayed and probed."""
+    config = read_config(PUBLISHED | {"model_type": family, "mlp_only_layers": [0]})
+    save_hf(Transformer(config).initialise(0), tmp_path / "stages/sft/model")
+    trainer = open_trainer(tmp_path, RECIPE)
+    before = weights(trainer)
+    metrics = trainer.train(0, make_groups(RECIPE, trainer.model, 0))
+    assert metrics["mismatch_p99"] < 1e-4
+    assert metrics["version"] == 1
+    assert ("p99_filter" in metrics) is (family == "qwen3_moe")
+    assert "draft_loss" not in metrics
+    assert all(not torch.equal(value, before[name]) for name, value in weights(trainer).items())
 
 
 def test_it_says_when_it_waited_for_rollouts_up_to_its_end(trainer, groups, tmp_path) -> None:

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from tests.engine.tiny import tiny_model
 
-from etude.model import Numerics, round_with
+from etude.model import Numerics, Transformer, read_config, round_with
 from etude.recipe.training import OptimizerRecipe
 from etude.training import MasterWeights, build_optimizer
 from etude.training.muon import blocks_of, orthogonalise
@@ -14,6 +14,8 @@ RECIPE = OptimizerRecipe(name="muon", lr=0.01, weight_decay=0.1, warmup_steps=0,
 
 
 def network(**changes):
+    if "model_type" in changes:
+        return Transformer(read_config(changes)).initialise(0)
     return tiny_model(qk_nope_head_dim=16, v_head_dim=24, **changes)
 
 
@@ -30,9 +32,15 @@ def reference_update(block):
 
 def reference_blocks(name, tensor, config):
     """Slices that cover the tensor, written out."""
-    heads, nope, value = config.attention.heads, config.attention.nope, config.attention.value
     if tensor.ndim == 3:
         return [(expert,) for expert in range(tensor.shape[0])]
+    if config.family == "qwen3_moe":
+        starts = range(0, max(tensor.shape), 12)
+        kind = name.split(".")[-2]
+        if kind in ("q_proj", "k_proj", "v_proj"):
+            return [(slice(s, s + 12),) for s in starts if s < tensor.shape[0]]
+        return [(slice(None), slice(s, s + 12)) for s in starts if s < 48] if kind == "o_proj" else [(slice(None),)]
+    heads, nope, value = config.attention.heads, config.attention.nope, config.attention.value
     if "q_proj" in name or "q_b_proj" in name:
         width = tensor.shape[0] // heads
         return [(slice(h * width, (h + 1) * width),) for h in range(heads)]
@@ -44,7 +52,26 @@ def reference_blocks(name, tensor, config):
     return [(slice(None),)]
 
 
-@pytest.mark.parametrize("changes", [{}, {"q_lora_rank": 16, "tie_word_embeddings": False}])
+GROUPED = {
+    "model_type": "qwen3_moe",
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "intermediate_size": 40,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "attention_bias": True,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "mlp_only_layers": [0],
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-6,
+}
+
+
+@pytest.mark.parametrize("changes", [{}, {"q_lora_rank": 16, "tie_word_embeddings": False}, GROUPED])
 def test_two_steps_equal_the_reference(changes):
     model = network(**changes)
     optim = build_optimizer(model, RECIPE, 10)

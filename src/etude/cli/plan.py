@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etude.lineage.base import find_base
+from etude.lineage.base import find_base, network_of
 from etude.lineage.plan import plan_run
 from etude.model.precision.kernels import implementation_for
 from etude.recipe import Recipe
@@ -14,9 +14,8 @@ def describe_plan(recipe: Recipe) -> str:
     lines = [dump_recipe(recipe), "# plan"]
     lines.append(f"# computing on    {plan.compute}")
     lines.append(f"# probed          {plan.pace}")
-    lines.append(
-        f"# experts         {implementation_for(recipe.precision, plan.compute.device, plan.compute.dtype).by}"
-    )
+    made = implementation_for(recipe.precision, plan.compute.device, plan.compute.dtype).by
+    lines.append(f"# experts         {made if network_of(recipe).mixture else 'none: nothing to replay or to balance'}")
     if recipe.precision.rounds:
         lines.append(f"# precision       {recipe.precision}")
     if recipe.model.from_:

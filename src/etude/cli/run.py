@@ -92,10 +92,12 @@ async def _run(
     donors.adopt_compute(context)
     compute = context.compute()
     screen.say(f"computing on {compute}")
-    network = parameters_of(network_of(recipe, paths))
+    config = network_of(recipe, paths)
+    network = parameters_of(config)
     here = {**this_machine(), "accelerator": compute.accelerator}
     journal.event("run_started", parameters=network.total, active=network.active, **here)
-    screen.say(f"matmuls of experts {implementation_for(recipe.precision, compute.device, compute.dtype).by}")
+    if config.mixture:
+        screen.say(f"matmuls of experts {implementation_for(recipe.precision, compute.device, compute.dtype).by}")
     if recipe.precision.rounds:
         screen.say(f"precision: {recipe.precision}")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 from dataclasses import asdict, dataclass
@@ -17,9 +18,14 @@ from etude.model import ModelConfig, Survey, Transformer, UnsupportedCheckpoint,
 from etude.model.checkpoints.folder import file_in
 from etude.model.checkpoints.writing import TRAVELLING
 from etude.recipe import Recipe
+from etude.recipe.precision import PrecisionRecipe
+from etude.recipe.training import PretrainRecipe
 from etude.text import Tokenizer, TokenizerError, open_tokenizer
 from etude.text.finding import FoundFormat, find_format
 from etude.text.pretrained import PretrainedTokenizer
+
+_OF_EXPERTS = ("experts", "also", "kernels", "reciprocal_bits")
+"""Settings of [precision] that mean nothing without experts; attention is rounded as experts are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +97,28 @@ def _require_fit(recipe: Recipe, network: ModelConfig) -> None:
         )
     if "mtp" in recipe.stages and not network.num_nextn_predict_layers:
         raise LineageError("stages: the network of model.from has no MTP heads to train; leave out mtp")
+    _require_experts(recipe, network)
     widths = [network.hidden_size, *([network.mixture.width] if network.mixture else [])]
     if recipe.precision.experts not in ("bf16", "fp8_block") and any(width % 32 for width in widths):
         raise LineageError(f"precision.experts rounds blocks of 32 numbers, the network of model.from is {widths} wide")
+
+
+def _require_experts(recipe: Recipe, network: ModelConfig) -> None:
+    """Raise LineageError for settings that are about experts, or about their routers' biases, if there are none."""
+    if network.mixture is None:
+        asked = {f"precision.{name}": value for name, value in recipe.precision if name in _OF_EXPERTS}
+        usual = {f"precision.{name}": value for name, value in PrecisionRecipe() if name in _OF_EXPERTS}
+        if recipe.rl.replay.mode == "on":
+            asked["rl.replay.mode"] = "on"
+        if changed := [name for name, value in asked.items() if value != usual.get(name)]:
+            said = f"{changed[0]} = {json.dumps(asked[changed[0]])}"
+            raise LineageError(f"{said}: the network of model.from has no experts; leave it out")
+    biases = network.mixture is not None and network.mixture.selection_bias
+    if not biases and recipe.pretrain.balance_rate != PretrainRecipe().balance_rate:
+        said = f"pretrain.balance_rate = {recipe.pretrain.balance_rate}"
+        raise LineageError(f"{said}: no router of the network of model.from has biases to balance; leave it out")
+    if "shared" in recipe.precision.also and not (network.mixture and network.mixture.shared_width):
+        raise LineageError('precision.also names "shared": the network of model.from has no shared experts')
 
 
 def network_of(recipe: Recipe, paths: RunPaths | None = None) -> ModelConfig:

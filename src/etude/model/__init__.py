@@ -1,6 +1,7 @@
 """The network, and reading and writing Hugging Face checkpoints.
 
-DeepSeek-V3 / Kimi-K2 architecture: multi-head latent attention, mixture of experts, multi-token prediction.
+Latent or grouped-query attention, dense layers or mixtures of experts, multi-token prediction: a published family
+(families/) says which of these parts a network has.
 """
 
 from etude.model.cache import Cache

@@ -85,8 +85,13 @@ def _attend_in_blocks(q_bhtd: Tensor, k_bgtd: Tensor, v_bgtv: Tensor, bias: Tens
 
 def _attend_fused(q_bhtd: Tensor, k_bgtd: Tensor, v_bgtv: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     q, k, v = _of_one_width(q_bhtd, k_bgtd, v_bgtv)
-    gqa = q.shape[1] != k.shape[1]
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=bias is None, scale=scale, enable_gqa=gqa)
+    shared = q.shape[1] // k.shape[1]
+    if bias is not None and shared > 1:
+        # On GPUs no fused kernel takes both a mask and keys that heads share.
+        k, v, shared = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1), 1
+    y = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=bias, is_causal=bias is None, scale=scale, enable_gqa=shared > 1
+    )
     return y[..., : v_bgtv.shape[-1]]
 
 

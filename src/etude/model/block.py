@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.model.attention import Context
-from etude.model.config import MixtureShape, ModelConfig
+from etude.model.attention import Attention, Context
+from etude.model.config import LatentShape, MixtureShape, ModelConfig
 from etude.model.experts import expert_matmul
+from etude.model.grouped_attention import GroupedAttention
 from etude.model.latent_attention import LatentAttention
 from etude.model.linear import Linear
 from etude.model.norm import RMSNorm
@@ -27,11 +28,11 @@ class FeedForward(nn.Module):
     invariant = False
     """Whether to compute batch-invariantly: the result of a token then does not depend on the rest of its batch."""
 
-    def __init__(self, width: int, inner: int) -> None:
+    def __init__(self, width: int, inner: int, bias: bool = False) -> None:
         super().__init__()
-        self.gate_proj = Linear(width, inner)
-        self.up_proj = Linear(width, inner)
-        self.down_proj = Linear(inner, width)
+        self.gate_proj = Linear(width, inner, bias)
+        self.up_proj = Linear(width, inner, bias)
+        self.down_proj = Linear(inner, width, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         activate = silu if self.invariant else F.silu
@@ -78,16 +79,23 @@ class MixtureOfExperts(nn.Module):
         return (y if self.shared_experts is None else y + self.shared_experts(x_btd)), routing
 
 
+def attention_of(config: ModelConfig) -> Attention:
+    shape, width, scale = config.attention, config.hidden_size, config.softmax_scale
+    if isinstance(shape, LatentShape):
+        return LatentAttention(shape, width, scale)
+    return GroupedAttention(shape, width, scale, config.rms_norm_eps)
+
+
 class Block(nn.Module):
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         mixture = config.mixture_of(layer)
         self.moe = mixture is not None
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = LatentAttention(config.attention, config.hidden_size, config.softmax_scale)
+        self.self_attn = attention_of(config)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp: nn.Module = (
-            FeedForward(config.hidden_size, config.intermediate_size)
+            FeedForward(config.hidden_size, config.intermediate_size, config.mlp_bias)
             if mixture is None
             else MixtureOfExperts(mixture, config.hidden_size)
         )

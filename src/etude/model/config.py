@@ -6,8 +6,9 @@ It knows no family's names: `families` reads a description from a published conf
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from etude.model.rope import Rope, Yarn
 
@@ -41,6 +42,11 @@ class LatentShape:
     """Dimensions of a head's value."""
 
     @property
+    def groups(self) -> int:
+        """Number of groups of heads that have keys and values of their own in the cache."""
+        return 1
+
+    @property
     def query(self) -> int:
         """Dimensions of a head's query and key."""
         return self.nope + self.rope
@@ -57,6 +63,43 @@ class LatentShape:
             "q_b_proj": HeadSplit(0, self.heads, (self.query,)),
             "kv_b_proj": HeadSplit(0, self.heads, (self.nope, self.value)),
             "o_proj": HeadSplit(1, self.heads, (self.value,)),
+        }
+        return splits.get(name.removesuffix(".weight").rpartition(".")[2])
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedShape:
+    """Grouped-query attention: adjacent heads of queries share the keys and values of their group."""
+
+    heads: int
+    groups: int
+    """Number of groups, each with a key and a value per token."""
+    head: int
+    """Dimensions of a head's query, key and value."""
+    rope: int
+    """Number of these dimensions, the first ones of queries and keys, that have rotary position encoding."""
+    qk_norm: bool = False
+    """Whether queries and keys are normed per head before they are rotated."""
+    biases: frozenset[str] = frozenset()
+    """The projections that have a bias: some of q, k, v and o."""
+
+    @property
+    def query(self) -> int:
+        """Dimensions of a head's query and key."""
+        return self.head
+
+    @property
+    def entry(self) -> int:
+        """Numbers that the cache holds per token, layer and group: the key and the value."""
+        return 2 * self.head
+
+    def head_split(self, name: str) -> HeadSplit | None:
+        """Return how the weight of this name is split by heads; None if it is no such projection."""
+        splits = {
+            "q_proj": HeadSplit(0, self.heads, (self.head,)),
+            "k_proj": HeadSplit(0, self.groups, (self.head,)),
+            "v_proj": HeadSplit(0, self.groups, (self.head,)),
+            "o_proj": HeadSplit(1, self.heads, (self.head,)),
         }
         return splits.get(name.removesuffix(".weight").rpartition(".")[2])
 
@@ -86,6 +129,8 @@ class MixtureShape:
     """Whether a token's gates are divided by their sum."""
     scale: float = 1.0
     """Factor by which the gates are multiplied, after that."""
+    balance_loss: float = 0.0
+    """Coefficient of the auxiliary loss that evens the experts' load in pretraining, where no bias does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +143,22 @@ class ModelConfig:
     """Number of layers of the trunk, MTP heads not included."""
     intermediate_size: int
     """Inner width of the dense feed-forward."""
-    attention: LatentShape
+    attention: LatentShape | GroupedShape
     mixture: MixtureShape | None
     rope: Rope
     max_position_embeddings: int
     rms_norm_eps: float
     tie_word_embeddings: bool
+    mlp_bias: bool = False
+    """Whether the projections of the dense feed-forward have biases."""
     num_nextn_predict_layers: int = 0
     """Number of MTP heads."""
     initializer_range: float = 0.02
     """Standard deviation of random initial weights."""
     embedding_scale: float = 1.0
     """Factor by which the embeddings are multiplied."""
+    published: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """The config.json from which this was read, so that settings that no network depends on are written again."""
 
     @property
     def moe_layers(self) -> int:
@@ -125,22 +174,32 @@ class ModelConfig:
 
     @property
     def softmax_scale(self) -> float:
-        scaling = self.rope.scaling
-        return (scaling.softmax_scale if isinstance(scaling, Yarn) else 1.0) / math.sqrt(self.attention.query)
+        scaling, latent = self.rope.scaling, isinstance(self.attention, LatentShape)
+        return (scaling.softmax_scale if latent and isinstance(scaling, Yarn) else 1.0) / math.sqrt(
+            self.attention.query
+        )
 
     @property
     def cache_shape(self) -> tuple[int, int]:
         """Number of groups of heads that have entries of their own in the cache, and numbers per entry."""
-        return 1, self.attention.entry
+        return self.attention.groups, self.attention.entry
 
     @property
     def heads_per_group(self) -> int:
-        return self.attention.heads
+        return self.attention.heads // self.attention.groups
 
     def mixture_of(self, layer: int) -> MixtureShape | None:
         """Return the mixture of a layer, None if it is dense. MTP heads are the layers after the trunk's last."""
         is_mixture = self.mixture is not None and (layer >= self.num_hidden_layers or layer in self.mixture.layers)
         return self.mixture if is_mixture else None
+
+    def extended(self, factor: float, trained: int) -> ModelConfig:
+        """Return this network for a context `factor` times as long; `trained` is the context it was trained with."""
+        rope = self.rope.extended(factor, trained)
+        if isinstance(rope.scaling, Yarn) and self.rope.scaling is None and isinstance(self.attention, GroupedShape):
+            # Latent attention scales the scores, grouped attention the rotated dimensions, each as published.
+            rope = replace(rope, scaling=replace(rope.scaling, mscale=0.0, mscale_all_dim=0.0))
+        return replace(self, rope=rope)
 
     def head_split(self, name: str) -> HeadSplit | None:
         return self.attention.head_split(name)

@@ -8,7 +8,7 @@ class ModelError(Exception):
 
 
 class UnsupportedCheckpoint(ModelError):
-    """A checkpoint that is damaged, or outside the model family implemented here."""
+    """A checkpoint that is damaged, or outside the families and settings implemented here."""
 
 
 class ReplayMismatch(ModelError):

@@ -107,6 +107,8 @@ def round_with(model: nn.Module, numerics: Numerics | None) -> None:
             module.served = None
     if numerics is None:
         return
+    if not _mixtures(model) and "attention" not in numerics.also:
+        raise CannotQuantise("the network has no experts whose matmuls could be rounded")
     for name, module in model.named_modules():
         if isinstance(module, MixtureOfExperts):
             assert isinstance(module.experts, Experts)
@@ -193,7 +195,8 @@ def _require_blocks(name: str, module: nn.Module, numerics: Numerics) -> None:
     """Raise CannotQuantise unless the block size divides the last two axes of every weight: forward blocks lie along
     the input width, backward ones along the output width. Block FP8 pads incomplete blocks; bf16 has none."""
     for weight, matrix in module.named_parameters():
-        if numerics.rounding not in ("fp8_block", "bf16") and any(size % numerics.block for size in matrix.shape[-2:]):
+        rounded = matrix.ndim > 1 and numerics.rounding not in ("fp8_block", "bf16")
+        if rounded and any(size % numerics.block for size in matrix.shape[-2:]):
             raise CannotQuantise(
                 f"{name}.{weight} is {list(matrix.shape[-2:])}; with {numerics.rounding} both axes must be multiples "
                 f"of {numerics.block}, the block size of the backward pass"

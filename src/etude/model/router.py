@@ -12,7 +12,7 @@ use yet. With a threshold up to 1, an expert that the router itself would choose
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,6 +67,8 @@ class Routing:
     """Whether replay made a token use an expert that this router would not have chosen; None without replay."""
     refused_n: Tensor | None = None
     """Whether mode "filter" replaced one of a token's recorded experts; None without replay."""
+    scores_ne: Tensor | None = None
+    """Scores of all experts, for `balance_loss`; kept only if gradients are."""
 
 
 class Router(nn.Module):
@@ -88,7 +90,8 @@ class Router(nn.Module):
         choice_ne = self._candidates(scores_ne.detach() if bias_e is None else scores_ne.detach() + bias_e)
         own_nk = choice_ne.topk(self.shape.per_token, dim=-1).indices
         if replay is None or replayed_nk is None:
-            return Routing(own_nk, self._gates(scores_ne, own_nk))
+            kept_ne = scores_ne if torch.is_grad_enabled() else None
+            return Routing(own_nk, self._gates(scores_ne, own_nk), scores_ne=kept_ne)
         experts_nk, overridden_n, refused_n = _merge(scores_ne.detach(), choice_ne, own_nk, replay, replayed_nk)
         return Routing(experts_nk, self._gates(scores_ne, experts_nk), overridden_n, refused_n)
 
@@ -131,6 +134,19 @@ class Router(nn.Module):
         if bias is not None and moved is not None and moved.dtype != torch.float32 and not bias.is_meta:
             self.e_score_correction_bias = bias.to(moved.device)
         return self
+
+
+def balance_loss(routings: Sequence[Routing], load_le: Tensor, counted_n: Tensor | None) -> Tensor:
+    """Return the auxiliary loss that evens the load of experts, as published: the number of experts times the sum over
+    experts of load and mean score, both per token and taken over all layers together. It is the number of experts per
+    token if the load is even. `counted_n` marks the tokens that count; None counts all."""
+    scores = [r.scores_ne if counted_n is None else r.scores_ne[counted_n] for r in routings if r.scores_ne is not None]
+    if len(scores) != len(load_le) or not scores:
+        raise ModelError("the balance loss needs routers, a pass with gradients, and no replay")
+    tokens = sum(len(scores_ne) for scores_ne in scores)
+    mean_e = torch.stack([scores_ne.sum(0) for scores_ne in scores]).sum(0) / tokens
+    loss: Tensor = load_le.shape[1] * (load_le.sum(0) / tokens * mean_e).sum()
+    return loss
 
 
 def _merge(

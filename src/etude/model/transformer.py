@@ -26,6 +26,7 @@ from etude.model.norm import RMSNorm
 from etude.model.pieces import Packed
 from etude.model.rope import Rotary
 from etude.model.router import Replay, Routing
+from etude.model.router import balance_loss as router_balance_loss
 from etude.model.step import Step
 
 
@@ -43,6 +44,8 @@ class Output:
     replay."""
     refused_bt: Tensor | None = None
     """Whether mode "filter" replaced one of a token's recorded experts in any layer; None without replay."""
+    balance_loss: Tensor | None = None
+    """The auxiliary loss that evens the experts' load, if the forward pass was asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,7 @@ class Transformer(nn.Module):
         documents_bt: Tensor | None = None,
         replay: Replay | None = None,
         logits: bool = True,
+        balance_loss: bool = False,
     ) -> Output:
         """Run whole sequences through the network.
 
@@ -136,14 +140,16 @@ class Transformer(nn.Module):
             replayed = replay.experts_btlk[:, :, len(routings)] if replay is not None and block.moe else None
             x, routing = block(x, rotation, context, replay, replayed)
             routings += [routing] if routing is not None else []
-        hidden = self.norm(x)
+        hidden, load_le = self.norm(x), self._load(routings, documents_bt)
+        counted_n = None if documents_bt is None else documents_bt.flatten() >= 0
         return Output(
             logits_btv=self.logits_of(hidden if logits else hidden[:, :0]),
             hidden_bth=hidden,
             experts_btlk=self._experts(routings, batch, length),
-            load_le=self._load(routings, documents_bt),
+            load_le=load_le,
             overridden_bt=_in_any_layer([r.overridden_n for r in routings], batch, length),
             refused_bt=_in_any_layer([r.refused_n for r in routings], batch, length),
+            balance_loss=router_balance_loss(routings, load_le, counted_n) if balance_loss else None,
         )
 
     def mtp_hidden(
@@ -217,7 +223,10 @@ class Transformer(nn.Module):
 
     def balance(self, load_le: Tensor, rate: float, mtp_load_ke: Tensor | None = None) -> None:
         """Change the biases of the routers towards an even load of the experts. The loads are those of the batch of the
-        optimizer step just taken; without `mtp_load_ke` the MTP heads' routers are left alone."""
+        optimizer step just taken; without `mtp_load_ke` the MTP heads' routers are left alone. Does nothing where
+        routers have no biases; there `Output.balance_loss` evens the load."""
+        if self.config.mixture is None or not self.config.mixture.selection_bias:
+            return
         for mixture, load in zip(self._mixtures(self.layers), load_le, strict=True):
             mixture.gate.balance(load, rate)
         if mtp_load_ke is not None:

@@ -93,11 +93,17 @@ class Rows:
 
 
 def next_token_loss(
-    model: Transformer, rows: Rows, weights: torch.Tensor | None = None, *, total: torch.Tensor | None = None
+    model: Transformer,
+    rows: Rows,
+    weights: torch.Tensor | None = None,
+    *,
+    total: torch.Tensor | None = None,
+    balance_loss: bool = False,
 ) -> tuple[torch.Tensor, Output]:
     """Return the weighted mean next-token loss, computed in chunks, and the forward pass's output, without logits.
     `total` is the sum of the weights of the batch, if `rows` are a part of one."""
-    output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents, logits=False)
+    places = {"positions_bt": rows.positions, "documents_bt": rows.documents}
+    output = model(rows.tokens, **places, logits=False, balance_loss=balance_loss)
     weights = rows.weights if weights is None else weights
     hidden = output.hidden_bth.flatten(0, 1)
     return head_cross_entropy(hidden, model.head, rows.targets.flatten(), weights.flatten(), total=total), output
@@ -105,10 +111,19 @@ def next_token_loss(
 
 def next_token_losses(model: Transformer, batch: Rows, budget: int, loads: list[torch.Tensor]) -> Iterator[StepLoss]:
     """Compute the next-token loss of a batch in parts of at most `budget` tokens. Replaces the content of `loads` by
-    the parts' loads of the experts."""
+    the parts' loads of the experts.
+
+    If the network has a balance loss, its gradient is added, each part's in proportion to the part's weights; it is a
+    metric, and no part of the loss's value."""
     loads.clear()
-    total = batch.weights.sum()
+    total, config = batch.weights.sum(), model.config
+    coefficient = config.mixture.balance_loss if config.mixture and config.moe_layers else 0.0
     for rows in batch.parts(budget):
-        loss, output = next_token_loss(model, rows, total=total)
+        loss, output = next_token_loss(model, rows, total=total, balance_loss=coefficient > 0)
+        metrics = {}
+        if output.balance_loss is not None:
+            share = rows.weights.sum() / total * output.balance_loss
+            metrics["balance_loss"] = float(share.detach())
+            loss = loss + coefficient * (share - share.detach())
         loads.append(output.load_le)
-        yield StepLoss(loss, rows.tokens.numel())
+        yield StepLoss(loss, rows.tokens.numel(), metrics)

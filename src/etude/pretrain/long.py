@@ -8,7 +8,6 @@ beyond the base length. The loss before training is that of the base model witho
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -72,7 +71,7 @@ def _extended(base: Transformer, factor: int, base_length: int) -> Transformer:
     """Return the model with rotary frequencies rescaled; a factor of 1 changes nothing."""
     if factor == 1:
         return base
-    model = Transformer(replace(base.config, rope=base.config.rope.extended(float(factor), base_length)))
+    model = Transformer(base.config.extended(float(factor), base_length))
     model.load_state_dict(base.state_dict())
     return model
 

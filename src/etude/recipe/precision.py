@@ -24,8 +24,8 @@ class PrecisionRecipe(Section):
     """
     also: list[Literal["shared", "attention"]] = []
     """Further modules whose matmuls are rounded like the experts': "shared" is the shared expert, "attention" the
-    projections of queries, latent and output. The projection from the latent to keys and values is never rounded,
-    because the engine absorbs it into the queries."""
+    projections of queries, latent (or keys and values) and output. Under latent attention, the projection from the
+    latent to keys and values is never rounded, because the engine absorbs it into the queries."""
     since: Literal["pretrain", "long", "mtp", "sft", "rl"] = "pretrain"
     """First stage whose matmuls are rounded; earlier stages use the compute dtype. With "rl", rounding covers RL (or
     SFT continued in its place) and the evaluation."""

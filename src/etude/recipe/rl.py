@@ -73,7 +73,7 @@ class RewardRecipe(Section):
 class ReplayRecipe(Section):
     mode: Literal["off", "on", "filter"] = "filter"
     """Router replay: whether the trainer uses the experts that the engine chose for each token. "filter" uses them
-    except those with a low score in the trainer (see `threshold`)."""
+    except those with a low score in the trainer (see `threshold`). A network without experts has nothing to replay."""
     threshold: float = Field(0.5, gt=0, le=1)
     """In mode "filter", a replayed expert is refused if its score is below this fraction of the lowest score among the
     trainer's own top-k experts."""

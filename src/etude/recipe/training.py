@@ -58,7 +58,8 @@ class PretrainRecipe(StageRecipe):
     """Share of the steps, at the start, that train only on short look-up documents (a listing and questions about it),
     in rows of half the length. They teach the network to copy before anything else."""
     balance_rate: float = Field(1e-3, ge=0)
-    """Step size with which the routers' biases are updated to balance the experts' load."""
+    """Step size with which the routers' biases are updated to balance the experts' load. Routers without biases are
+    balanced by the loss that their config.json asks for."""
 
 
 class LongRecipe(StageRecipe):

@@ -150,7 +150,7 @@ class RlTrainer:
 
     def _probe(self, batch: ScoredBatch) -> dict[str, float]:
         version = most_sampled_version(batch.rows)
-        if version is None:
+        if version is None or not self.model.config.moe_layers:
             return {}
         if self.probed is None:
             self.probed = self._served()

@@ -1,5 +1,5 @@
-"""The built-in engine: continuous batching with a latent (MLA) cache. It is synchronous; service.py runs it in a
-thread.
+"""The built-in engine: continuous batching with a cache of earlier tokens. It is synchronous; service.py runs it in
+a thread.
 
 One `step` admits requests and then decodes one step for all live rows: each row feeds its pending token, plus a drafted
 token if it has one, and yields one or two new tokens. Python code runs per step and per request, never per token:

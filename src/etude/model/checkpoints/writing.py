@@ -61,7 +61,8 @@ def save_hf(
     folder = Path(folder)
     tensors = _published_tensors(model)
     dtype = tensors[EMBEDDING].dtype
-    config = {**write_config(model.config), "torch_dtype": str(dtype).removeprefix("torch.")}
+    config = write_config(model.config)
+    config |= {name: str(dtype).removeprefix("torch.") for name in config.keys() & {"dtype"} or {"torch_dtype"}}
     require_no_faults(tensors, f"{folder} is not written")
     if experts is not None:
         tensors, config["quantization_config"] = quantise_experts(tensors, experts)

@@ -17,11 +17,13 @@ from typing import Any
 
 from etude.model.config import ModelConfig
 from etude.model.errors import UnsupportedCheckpoint
-from etude.model.families import deepseek_v3
+from etude.model.families import deepseek_v3, llama, qwen2, qwen3, qwen3_moe
 from etude.model.families.family import Family
 from etude.model.families.published import Published
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (deepseek_v3.FAMILY,)}
+FAMILIES: dict[str, Family] = {
+    family.name: family for family in (deepseek_v3.FAMILY, llama.FAMILY, qwen2.FAMILY, qwen3.FAMILY, qwen3_moe.FAMILY)
+}
 _OURS = ("embedding_scale", "tie_word_embeddings")
 
 
@@ -34,15 +36,33 @@ def read_config(data: Mapping[str, Any]) -> ModelConfig:
     if data.get("quantization_config"):
         raise UnsupportedCheckpoint("config.json has a quantization_config: load the quantised weights with load_hf")
     ours = {name: value for name, value in (data.get("etude") or {}).items() if name in _OURS}
-    return replace(families[kind].read(Published(data)), **ours)
+    try:
+        config = families[kind].read(Published(data))
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UnsupportedCheckpoint(f"config.json is damaged: {str(error)[:100]}") from error
+    return replace(config, published=dict(data), **ours)
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:
-    """Return a config.json in the published format. With an embedding scale other than 1, it describes an untied
-    network, because the scale is folded into the written embedding."""
+    """Return a config.json in the published format. Of one that was read, only the settings change that now say
+    something else. With an embedding scale other than 1, it describes an untied network, because the scale is folded
+    into the written embedding."""
     family = FAMILIES[config.family]
     data = {"architectures": [family.architecture], "model_type": family.model_types[0], **family.write(config)}
+    if config.published:
+        data = _changed(config, family)
     if config.embedding_scale != 1:
         data["etude"] = {name: getattr(config, name) for name in _OURS}
         data["tie_word_embeddings"] = False
     return data
+
+
+def _changed(config: ModelConfig, family: Family) -> dict[str, Any]:
+    """Return the config.json that was read, with the settings in which the network no longer is as it says."""
+    before, now = family.write(read_config(config.published)), family.write(config)
+    changed = {name: value for name, value in now.items() if value != before[name]}
+    data = dict(config.published)
+    data.pop("etude", None)
+    if changed.keys() & {"rope_theta", "rope_scaling"} and data.pop("rope_parameters", None) is not None:
+        changed |= {name: now[name] for name in ("rope_theta", "rope_scaling")}
+    return data | changed

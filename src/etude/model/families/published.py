@@ -10,6 +10,8 @@ from etude.model.errors import UnsupportedCheckpoint
 from etude.model.rope import LinearScaling, Llama3Scaling, Rope, Yarn
 
 _LARGEST = 1 << 40
+_FRACTIONS = ("rms_norm_eps", "routed_scaling_factor", "initializer_range", "router_aux_loss_coef")
+"""Numbers that need not be whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,8 @@ class Published:
             raise UnsupportedCheckpoint(f"config.json lacks {', '.join(missing)}")
         for name in names:
             value = self.data[name]
-            if type(value) not in (int, float) or not 0 <= value < _LARGEST:
+            kinds = (int, float) if name in _FRACTIONS else (int,)
+            if type(value) not in kinds or not 0 <= value < _LARGEST:
                 raise UnsupportedCheckpoint(
                     f"{name} is {str(value)[:40]!r}, which is no number that a network can have"
                 )
@@ -33,11 +36,22 @@ class Published:
             if self.data.get(name, value) != value:
                 raise UnsupportedCheckpoint(f"{name} is {self.data[name]!r}; only {value!r} is implemented")
 
-    def rope(self, *, interleaved: bool) -> Rope:
+    def number(self, *names: str, default: float) -> Any:
+        """Return the first of these settings that is there, which must be a number; `default` if none is."""
+        for name in names:
+            if self.data.get(name) is not None:
+                self.require(name)
+                return self.data[name]
+        return default
+
+    def rope(self, *, interleaved: bool, theta: float | None = None) -> Rope:
+        """Read the rotary embedding; `theta` is the family's base for folders that name none."""
         rope = dict(self.data.get("rope_parameters") or self.data.get("rope_scaling") or {})
-        theta = rope.get("rope_theta", self.data.get("rope_theta"))
+        theta = rope.get("rope_theta", self.data.get("rope_theta", theta))
         if theta is None:
             raise UnsupportedCheckpoint("config.json lacks rope_theta")
+        if type(theta) not in (int, float) or not theta > 0:
+            raise UnsupportedCheckpoint(f"rope_theta is {str(theta)[:40]!r}, which is no base of frequencies")
         return Rope(theta, _read_scaling(rope), interleaved)
 
 

@@ -60,6 +60,8 @@ def quantise_experts(tensors: Mapping[str, Tensor], name: str) -> tuple[dict[str
             out |= stored_tensors(weight, quantise_nvfp4(tensor, outer=outer_scale(absmax.float())))
         else:
             out |= stored_tensors(weight, format_named(name).quantise(tensor))
+    if out.keys() == tensors.keys():
+        raise CannotQuantise(f"the network has no experts whose weights could be stored in {name}")
     kept = [w.removesuffix(".weight") for w, t in tensors.items() if t.dim() == 2 and not _EXPERT.fullmatch(w)]
     return out, quantization_config(name, kept)
 

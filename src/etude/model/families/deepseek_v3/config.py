@@ -86,6 +86,7 @@ def read(published: Published) -> ModelConfig:
 
 def write(config: ModelConfig) -> dict[str, Any]:
     attention, mixture, rope = config.attention, config.mixture, write_rope(config.rope)
+    assert isinstance(attention, LatentShape)
     assert mixture is not None
     return {
         "vocab_size": config.vocab_size,
