@@ -67,7 +67,7 @@ def test_the_whole_way(sources, tmp_path, make):
     tokenizer = make(gathered.texts())
     manifest = write_corpus(tmp_path / "corpus", gathered, tokenizer, recipe)
     assert {entry["origin"] for entry in manifest["provenance"]["sources"]} == {"code", "micro 1"}
-    assert sum(manifest["provenance"]["kinds"].values()) == len(train)
+    assert sum(manifest["totals"]["train"]["kinds"].values()) == len(train)
     assert StageRecord("", "", 0, result=manifest) == StageRecord(**asdict(StageRecord("", "", 0, result=manifest)))
     assert "weights" not in manifest
     corpus = open_corpus(tmp_path / "corpus")

@@ -27,7 +27,7 @@ if __name__ == "__main__":
     recipe = CorpusRecipe(sources=[], code={"rows": {"path": sys.argv[1]}})
     gathered = gather(recipe, Path(sys.argv[2]), processes=int(sys.argv[3]))
     texts = [document.text for held_out in (False, True) for document in gathered.documents(held_out=held_out)]
-    print(len(texts), hashlib.sha256(repr(texts).encode()).hexdigest(), gathered.report)
+    print(len(texts), hashlib.sha256(repr(texts).encode()).hexdigest(), gathered.report, gathered.identity)
 """
 
 

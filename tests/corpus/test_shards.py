@@ -1,5 +1,6 @@
 """What is written is what is read; damage and unfinished writes are errors."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -21,9 +22,18 @@ def tokens(ids, kind="code", source="s"):
 DOCUMENTS = [tokens([1, 2, 3], source="stdlib"), tokens([4, 5], "lookup", "generated"), tokens([6] * 9, source="x")]
 
 
-def write(folder, train=DOCUMENTS, valid=DOCUMENTS[:1], vocab_size=512, shard_tokens=4):
+def from_list(documents):
+    return lambda first: itertools.islice(documents, first, None)
+
+
+def write(folder, train=DOCUMENTS, valid=DOCUMENTS[:1], vocab_size=512, shard_tokens=4, identity=""):
     return write_shards(
-        folder, {"train": train, "valid": valid}, vocab_size=vocab_size, shard_tokens=shard_tokens, provenance={"a": 1}
+        folder,
+        {"train": from_list(train), "valid": from_list(valid)},
+        vocab_size=vocab_size,
+        shard_tokens=shard_tokens,
+        provenance={"a": 1},
+        identity=identity,
     )
 
 
@@ -47,7 +57,10 @@ def test_kinds_sources_and_totals(tmp_path):
     assert corpus.train.of_kind("code").tolist() == [0, 2]
     assert corpus.train.of_source("generated").tolist() == [1]
     assert corpus.train.of_source("nobody").tolist() == []
-    assert manifest["totals"] == {"train": {"documents": 3, "tokens": 14}, "valid": {"documents": 1, "tokens": 3}}
+    assert manifest["totals"] == {
+        "train": {"documents": 3, "tokens": 14, "kinds": {"code": 2, "lookup": 1}},
+        "valid": {"documents": 1, "tokens": 3, "kinds": {"code": 1}},
+    }
     assert corpus.manifest["provenance"] == {"a": 1}
     assert len(list(tmp_path.glob("train-*.tokens.npy"))) == 2
     assert not list(tmp_path.glob(".*"))
@@ -91,6 +104,48 @@ def test_a_rewrite_that_does_not_end_leaves_no_corpus(tmp_path):
         open_corpus(tmp_path)
     write(tmp_path, train=DOCUMENTS[:2])
     assert len(open_corpus(tmp_path).train) == 2
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 9), max_size=12), st.integers(0, 14), st.integers(1, 20))
+def test_an_interrupted_write_goes_on_after_its_last_shard(tmp_path_factory, lengths, killed_at, shard_tokens):
+    """The corpus is that of a write which was never interrupted, and no finished shard is asked for again."""
+    train = [tokens([number] * length, f"kind{number % 3}") for number, length in enumerate(lengths)]
+    asked, stop = [], killed_at % (len(train) + len(DOCUMENTS))
+
+    def documents(first):
+        for number, document in enumerate([*train, *DOCUMENTS][first:], first):
+            if number == stop:
+                raise KeyboardInterrupt
+            asked.append(number)
+            yield document
+
+    whole, cut = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("cut")
+    expected = write(whole, train=[*train, *DOCUMENTS], shard_tokens=shard_tokens, identity="a")
+    about = {"vocab_size": 512, "shard_tokens": shard_tokens, "provenance": {"a": 1}, "identity": "a"}
+    splits = {"train": documents, "valid": from_list(DOCUMENTS[:1])}
+    with pytest.raises(KeyboardInterrupt):
+        write_shards(cut, splits, **about)
+    finished = sum(len(np.load(path)) for path in cut.glob("train-*.documents.npy"))
+    asked.clear()
+    stop = -1
+    assert write_shards(cut, splits, **about) == expected
+    assert min(asked, default=finished) >= finished
+    assert {path.name: path.read_bytes() for path in cut.iterdir()} == {
+        path.name: path.read_bytes() for path in whole.iterdir()
+    }
+
+
+def test_other_documents_do_not_go_on(tmp_path):
+    def interrupted(first):
+        yield tokens([9] * 9)
+        raise KeyboardInterrupt
+
+    about = {"vocab_size": 512, "shard_tokens": 4, "provenance": {"a": 1}}
+    with pytest.raises(KeyboardInterrupt):
+        write_shards(tmp_path, {"train": interrupted}, **about, identity="a")
+    write(tmp_path, identity="b")
+    assert open_corpus(tmp_path).train.document(0).tolist() == [1, 2, 3]
 
 
 def test_a_damaged_shard_is_found(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +26,13 @@ def recipe_with(**sections: dict[str, object]) -> Recipe:
     return Recipe.model_validate({"name": "r", "compute": compute, **sections})
 
 
+def _documents(lengths: list[int], first: int) -> list[Tokens]:
+    return [Tokens(np.ones(length, dtype=np.uint32), "code", "folder") for length in lengths[first:]]
+
+
 def context_with(root: Path, recipe: Recipe, lengths: dict[str, list[int]]) -> RunContext:
     """A run that has a corpus whose documents are this long."""
-    splits = {
-        name: [Tokens(np.ones(length, dtype=np.uint32), "code", "folder") for length in split]
-        for name, split in lengths.items()
-    }
+    splits = {name: partial(_documents, split) for name, split in lengths.items()}
     write_shards(RunPaths(root).corpus, splits, vocab_size=400, shard_tokens=10_000, provenance={})
     return open_context(root, recipe)
 

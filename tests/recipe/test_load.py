@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -195,3 +195,16 @@ def test_runs_made_before_there_were_trust_regions_by_difference_have_the_same_r
     assert not later & Recipe(name="x").rl.made_from().keys()
     chosen = Recipe.model_validate({"name": "x", "rl": {"trust_by": "difference", "trust_difference": [0.1, 0.3]}})
     assert later <= chosen.rl.made_from().keys()
+
+
+def test_sections_with_names_of_their_own_leave_later_fields_out_too() -> None:
+    class Source(Section):
+        LATER: ClassVar[frozenset[str]] = frozenset({"added"})
+        path: str
+        added: int = 0
+
+    class Sources(Section):
+        code: dict[str, Source] = {}
+
+    made = Sources(code={"a": Source(path="x"), "b": Source(path="y", added=1)}).made_from()
+    assert made == {"code": {"a": {"path": "x"}, "b": {"path": "y", "added": 1}}}

@@ -48,7 +48,15 @@ def corpus_command(
     else:
         from etude.text import open_tokenizer
 
-        write_corpus(folder, gathered, open_tokenizer(tokenizer), recipe.corpus, processes=processes)
+        with ProgressLine("tokens", len(gathered), unit="documents") as line:
+            write_corpus(
+                folder,
+                gathered,
+                open_tokenizer(tokenizer),
+                recipe.corpus,
+                processes=processes,
+                progress=lambda done, total: line.update(done),
+            )
     shutil.rmtree(work)
     print(json.dumps(gathered.report.as_json(), indent=1) if as_json else _told(gathered, folder))
     return 0

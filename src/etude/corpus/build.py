@@ -12,6 +12,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ _SMALL = 8 << 20
 _ENCODED = 1 << 20
 """Characters of the documents that are tokenised at once."""
 Progress = Callable[[int, int], None]
-"""Called with the bytes that were read, and with all bytes to read."""
+"""Called with what is done and with all that there is: bytes to read, or documents to tokenise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +66,22 @@ class Order:
 class Gathered:
     """The documents of a corpus, on disk in the work folder until the corpus is written."""
 
-    def __init__(self, files: PartFiles, order: Order, recipe: CorpusRecipe) -> None:
+    def __init__(self, files: PartFiles, order: Order, recipe: CorpusRecipe, read: str) -> None:
+        """`read` is the identity of what the files were read from."""
         self._files, self._order = files, order
         texts = (self._document(place).text for place in range(len(order)))
         self._held = np.fromiter((is_held_out(text, recipe.held_out_share) for text in texts), dtype=bool)
         self.weights = {name: code.weight for name, code in recipe.code.items()}
+        self.identity = hashlib.sha256(f"{read} {json.dumps(recipe.made_from())}".encode()).hexdigest()
+        """Documents of one identity are the same, in the same order."""
         self.report: Report
 
-    def documents(self, *, held_out: bool = False) -> Iterator[Document]:
-        """Yield the documents of the train split, or those that are held out."""
-        return (self._document(place) for place in np.flatnonzero(self._held == held_out).tolist())
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def documents(self, *, held_out: bool = False, first: int = 0) -> Iterator[Document]:
+        """Yield the documents of the train split, or those that are held out, from the one with the number `first`."""
+        return (self._document(place) for place in np.flatnonzero(self._held == held_out)[first:].tolist())
 
     def texts(self) -> Iterator[str]:
         """The train split's texts, the only ones that a tokenizer may be trained on."""
@@ -114,7 +121,7 @@ def gather(
         raise CorpusError(_why_empty(files))
     kept = _without_duplicates(files, recipe.near_duplicate_similarity, work)
     kept = _drop(files, kept, files.numbers("contaminated"), "contaminated")
-    gathered = Gathered(files, _joined(files, kept, recipe), recipe)
+    gathered = Gathered(files, _joined(files, kept, recipe), recipe, (work / _IDENTITY).read_text())
     gathered.report = _report(files, gathered, recipe)
     return gathered
 
@@ -126,32 +133,41 @@ def is_held_out(text: str, share: float) -> bool:
 
 
 def write_corpus(
-    folder: Path, gathered: Gathered, tokenizer: TextTokenizer, recipe: CorpusRecipe, *, processes: int = 0
+    folder: Path,
+    gathered: Gathered,
+    tokenizer: TextTokenizer,
+    recipe: CorpusRecipe,
+    *,
+    processes: int = 0,
+    progress: Progress = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Write the tokenised documents as shards. Return the manifest, which names every source and its version."""
+    """Write the tokenised documents as shards. Return the manifest, which names every source and its version. A killed
+    call goes on after the last shard that it wrote."""
     shares = {name: code.fill_in_middle for name, code in recipe.code.items() if code.fill_in_middle}
     middle = FillInMiddle.of(tokenizer, shares) if shares else None
     # A published tokenizer's library uses all cores by itself.
     if not isinstance(tokenizer, Tokenizer) or sum(one.kept_bytes for one in gathered.report.sources) < _SMALL:
         processes = 1
-    kinds: dict[str, int] = {}  # plain, since a stage's record copies it
+    total = len(gathered)
 
-    def encoded(*, held_out: bool) -> Iterator[Tokens]:
-        batches = _batches(gathered.documents(held_out=held_out))
+    def encoded(first: int, *, held_out: bool) -> Iterator[Tokens]:
+        done = first + (gathered.count() if held_out else 0)
+        progress(done, total)
+        batches = _batches(gathered.documents(held_out=held_out, first=first))
         for tokens in each(_encode, (tokenizer, None if held_out else middle), batches, processes or cores()):
-            for one in tokens:
-                if not held_out:
-                    kinds[one.kind] = kinds.get(one.kind, 0) + 1
-                yield one
+            yield from tokens
+            done += len(tokens)
+            progress(done, total)
 
     write_atomically(folder / REPORT, json.dumps(gathered.report.as_json(), indent=1).encode())
     return write_shards(
         folder,
-        {"train": encoded(held_out=False), "valid": encoded(held_out=True)},
+        {"train": partial(encoded, held_out=False), "valid": partial(encoded, held_out=True)},
         vocab_size=tokenizer.vocab_size,
         shard_tokens=recipe.shard_tokens,
-        provenance={"sources": gathered.report.as_json()["sources"], "kinds": kinds},
+        provenance={"sources": gathered.report.as_json()["sources"]},
         weights=gathered.weights,
+        identity=f"{gathered.identity} {tokenizer.identity}",
     )
 
 

@@ -4,8 +4,11 @@
     <split>-00000.documents.npy   one row per document: start, length, kind, source
     manifest.json                 names, sizes and digests of all files; the kinds and sources; the provenance
 
-Every file is renamed into place and the manifest is written last, so a corpus without a manifest is unfinished and is
-written again. Opening checks every digest once: a damaged shard is an error, never a different corpus.
+    unfinished.json               while they are written: what is finished so far
+
+Every file is renamed into place and the manifest is written last. A corpus without a manifest is unfinished: the next
+call goes on after its last whole shard. Opening checks every digest once: a damaged shard is an error, never a
+different corpus.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +32,7 @@ from etude.journal.files import disk_problem, write_atomically
 
 FORMAT = "etude-corpus/1"
 MANIFEST = "manifest.json"
+_UNFINISHED = "unfinished.json"
 _DOCUMENT = np.dtype([("start", "<i8"), ("length", "<i8"), ("kind", "<i4"), ("source", "<i4")])
 
 
@@ -36,6 +41,10 @@ class Tokens:
     ids: NDArray[np.uint32]
     kind: str
     source: str
+
+
+DocumentsFrom = Callable[[int], Iterable[Tokens]]
+"""A split's documents, from the one with this number on."""
 
 
 class Shards:
@@ -94,35 +103,38 @@ class Corpus:
 
 def write_shards(
     folder: Path,
-    splits: Mapping[str, Iterable[Tokens]],
+    splits: Mapping[str, DocumentsFrom],
     *,
     vocab_size: int,
     shard_tokens: int,
     provenance: Mapping[str, Any],
     weights: Mapping[str, float] = MappingProxyType({}),
+    identity: str = "",
 ) -> dict[str, Any]:
-    """Write all splits and return the manifest."""
+    """Write all splits and return the manifest. If an earlier call for documents of the same identity was interrupted,
+    go on after its last shard; without an identity, begin anew."""
     (folder / MANIFEST).unlink(missing_ok=True)  # without a manifest the folder counts as unfinished
-    names: dict[str, list[str]] = {"kind": [], "source": []}
-    files: dict[str, dict[str, Any]] = {}
-    for split, documents in splits.items():
+    state = _unfinished(folder, identity)
+    names, files = state["names"], state["shards"]
+    for split, documents_from in splits.items():
+        finished = [entry for name, entry in files.items() if name.startswith(f"{split}-")]
         held: list[Tokens] = []
-        held_tokens, shard = 0, 0
-        for document in documents:
+        held_tokens, shard = 0, len(finished)
+        for document in documents_from(sum(entry["documents"] for entry in finished)):
             held.append(document)
             held_tokens += len(document.ids)
             if held_tokens >= shard_tokens:
                 files |= _write_shard(folder, f"{split}-{shard:05d}", held, names, vocab_size)
+                _write_file(folder / _UNFINISHED, json.dumps(state).encode())
                 held, held_tokens, shard = [], 0, shard + 1
         if held or shard == 0:
             files |= _write_shard(folder, f"{split}-{shard:05d}", held, names, vocab_size)
-    totals = {
-        split: {
-            key: sum(entry[key] for name, entry in files.items() if name.startswith(f"{split}-"))
-            for key in ("documents", "tokens")
-        }
-        for split in splits
-    }
+            _write_file(folder / _UNFINISHED, json.dumps(state).encode())
+    totals: dict[str, dict[str, Any]] = {}
+    for split in splits:
+        finished = [entry for name, entry in files.items() if name.startswith(f"{split}-")]
+        totals[split] = {key: sum(entry[key] for entry in finished) for key in ("documents", "tokens")}
+        totals[split]["kinds"] = dict(sum((Counter(entry["kinds"]) for entry in finished), Counter()))
     manifest = {
         "format": FORMAT,
         "vocab_size": vocab_size,
@@ -133,7 +145,18 @@ def write_shards(
         "shards": files,
     } | ({"weights": dict(weights)} if weights else {})
     _write_file(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+    (folder / _UNFINISHED).unlink()
     return manifest
+
+
+def _unfinished(folder: Path, identity: str) -> dict[str, Any]:
+    """Return what an interrupted call wrote of the same documents, or nothing."""
+    path = folder / _UNFINISHED
+    if identity and path.exists():
+        state: dict[str, Any] = json.loads(path.read_bytes())
+        if state["identity"] == identity:
+            return state
+    return {"identity": identity, "names": {"kind": [], "source": []}, "shards": {}}
 
 
 def open_corpus(folder: Path) -> Corpus:
@@ -183,7 +206,8 @@ def _write_shard(
     if (highest := int(tokens.max(initial=0))) >= vocab_size:
         raise CorpusError(f"a document has token {highest}, but the tokenizer's vocabulary ends at {vocab_size - 1}")
     tokens = tokens.astype(width, copy=False)
-    entry: dict[str, Any] = {"documents": len(documents), "tokens": len(tokens)}
+    kinds = Counter(document.kind for document in documents)
+    entry: dict[str, Any] = {"documents": len(documents), "tokens": len(tokens), "kinds": dict(kinds)}
     for part, array in (("tokens", tokens), ("documents", rows)):
         entry[f"{part}_digest"] = _digest(_write_file(folder / f"{name}.{part}.npy", _npy(array)))
     return {name: entry}

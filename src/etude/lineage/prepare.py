@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -65,8 +66,8 @@ async def make_tasks(context: RunContext) -> dict[str, Any]:
 async def make_corpus(context: RunContext) -> dict[str, Any]:
     recipe, paths = context.recipe, context.paths
 
-    def part(number: float) -> None:
-        context.screen.update("corpus", {"step": number, "total": 4})
+    def part(number: float, done: int = 0, total: int = 0) -> None:
+        context.screen.update("corpus", {"step": number + done / max(1, total), "total": 4})
 
     part(0)
     if "generated" in recipe.corpus.sources:
@@ -82,7 +83,7 @@ async def make_corpus(context: RunContext) -> dict[str, Any]:
         paths.documents,
         contamination=await asyncio.to_thread(TaskCode.of, held_out, every if recipe.corpus.code else ()),
         processes=processes,
-        progress=lambda done, total: part(1 + done / max(1, total)),
+        progress=partial(part, 1),
     )
     part(2)
     if recipe.own_tokenizer:
@@ -93,7 +94,13 @@ async def make_corpus(context: RunContext) -> dict[str, Any]:
     tokenizer = open_tokenizer(paths.tokenizer)
     part(3)
     manifest = await asyncio.to_thread(
-        write_corpus, paths.corpus, gathered, tokenizer, recipe.corpus, processes=processes
+        write_corpus,
+        paths.corpus,
+        gathered,
+        tokenizer,
+        recipe.corpus,
+        processes=processes,
+        progress=partial(part, 3),
     )
     await asyncio.to_thread(shutil.rmtree, work)
     part(4)

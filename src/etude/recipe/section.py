@@ -36,6 +36,10 @@ class Section(BaseModel):
                 del values[written]
             elif isinstance(value, Section):
                 values[written] = value.made_from()
+            elif isinstance(value, Mapping):
+                values[written] = {
+                    key: one.made_from() if isinstance(one, Section) else one for key, one in value.items()
+                }
         return values
 
     @model_validator(mode="before")

@@ -45,6 +45,11 @@ class TextTokenizer(Protocol):
     vocab_size: int
     """Number of ids; all ids are below it."""
 
+    @property
+    def identity(self) -> str:
+        """Digest of what decides a text's ids."""
+        ...
+
     def documents(self, texts: Iterable[str]) -> Iterator[list[int]]:
         """Yield the ids of whole training documents, with the special tokens that begin and end one. No text produces
         another special token. Raises TokenizerError if the vocabulary has no token that ends a document."""

@@ -7,6 +7,7 @@ Only byte-level vocabularies are supported, because only they can write every te
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import Counter
@@ -46,6 +47,7 @@ class PretrainedTokenizer:
         self.vocab_size = max(self._plain.get_vocab_size(), max(self._names, default=-1) + 1)
         """Number of ids. A checkpoint may have more rows, as padding."""
         self._begin, self._end = _around(whole, settings or {}, self._special)
+        self.identity = hashlib.sha256(f"{text}\0{self._begin} {self._end}".encode()).hexdigest()
 
     @staticmethod
     def load(path: Path) -> PretrainedTokenizer:

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -119,6 +120,10 @@ class Tokenizer:
             text += surface[token]
             right = rights[token]
         return text.decode("utf-8", errors="replace")
+
+    @property
+    def identity(self) -> str:
+        return hashlib.sha256(repr(self.vocabulary).encode()).hexdigest()
 
     def documents(self, texts: Iterable[str]) -> Iterator[list[int]]:
         """Yield the ids of whole training documents."""
