@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -116,7 +117,12 @@ async def test_hundreds_may_ask_at_once(cluster: ProcessCluster) -> None:
     async def counted() -> list[int]:
         return [number async for number in echo.stream("numbers", 3, deadline=120)]
 
-    assert await asyncio.gather(*(counted() for _ in range(300))) == [[0, 1, 2]] * 300
+    pid = (await echo.health()).pid
+    os.kill(pid, signal.SIGSTOP)  # so that all of them wait to be accepted
+    asked = asyncio.gather(*(counted() for _ in range(300)))
+    await asyncio.sleep(0.1)
+    os.kill(pid, signal.SIGCONT)
+    assert await asked == [[0, 1, 2]] * 300
 
 
 async def test_a_start_that_is_late_or_given_up_leaves_its_name_free(cluster: ProcessCluster) -> None:

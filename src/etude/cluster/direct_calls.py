@@ -11,10 +11,12 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 HEAD = struct.Struct(">QQ")
 """Header of a frame: the call's number, and the length of the body in bytes."""
+BACKLOG = 4096
+"""Maximum number of connections to a socket that wait to be accepted. Further ones fail as if nobody listened."""
 
 
 class Session(Protocol):
@@ -144,6 +146,6 @@ class CallerConnection(_Frames):
 async def serve(where: str | socket.socket, new_session: Callable[[], Session]) -> asyncio.Server:
     """Listen on a unix socket, given by its path or already bound, and open a session for every connection."""
     loop = asyncio.get_running_loop()
-    if isinstance(where, str):
-        return await loop.create_unix_server(lambda: _ServerConnection(new_session()), where)
-    return await loop.create_unix_server(lambda: _ServerConnection(new_session()), sock=where)
+    place: dict[str, Any] = {"path": where} if isinstance(where, str) else {"sock": where}
+    # asyncio listens again, with its own backlog of 100 unless told otherwise.
+    return await loop.create_unix_server(lambda: _ServerConnection(new_session()), **place, backlog=BACKLOG)

@@ -44,8 +44,6 @@ COMMAND = (
 other processes do not find them. With `-P` the current folder is not searched for modules."""
 CONTROL = "control.sock"
 """Name of the fork server's socket in the cluster's folder."""
-BACKLOG = 4096
-"""Maximum number of connections to a socket that wait to be accepted. Further ones fail as if nobody listened."""
 ANSWER_SECONDS = 10.0
 """Seconds within which a client must take the fork server's answer."""
 
@@ -199,7 +197,7 @@ class ForkServer:
         path = str(self._folder / f"{self._sockets}.sock")
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(path)
-        listener.listen(BACKLOG)
+        listener.listen(direct_calls.BACKLOG)
         gc.freeze()  # The collector of a fork would otherwise write to, and so copy, every page.
         pid = os.fork()
         if pid == 0:

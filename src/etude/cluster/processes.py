@@ -25,9 +25,9 @@ from typing import Any
 
 from etude.cluster import guardian
 from etude.cluster.contract import Cluster, ClusterError, DeadlineExceeded, Health, Launch, ServiceDied
-from etude.cluster.direct_calls import CallerConnection, ConnectionLost
+from etude.cluster.direct_calls import BACKLOG, CallerConnection, ConnectionLost
 from etude.cluster.failure import Failure
-from etude.cluster.fork_server import BACKLOG, COMMAND, CONTROL, ServiceProcess, ServiceSpec, framed
+from etude.cluster.fork_server import COMMAND, CONTROL, ServiceProcess, ServiceSpec, framed
 from etude.cluster.hosting import END_OF_STREAM, NEXT_ITEM, OPEN_STREAM, PING, pickled_call
 from etude.cluster.node_names import NodeNames
 from etude.cluster.private_folder import end_guardian, private_folder, start_guardian
