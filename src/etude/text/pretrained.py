@@ -24,8 +24,11 @@ tokenizer_config.json, which instruct models set to the end of a turn."""
 
 _BATCH = 1 << 20
 """Characters of the documents that are encoded at once."""
-_UTF8 = [*range(0xC0), *range(0xC2, 0xF5)]
+_UTF8 = frozenset((*range(0xC0), *range(0xC2, 0xF5)))
 """Bytes that occur in UTF-8."""
+_REPLACEMENT = "\ufffd"
+_NEEDED = frozenset((*b"\t\n\r", *range(0x20, 0x7F), *range(0x80, 0xC0), *_REPLACEMENT.encode()))
+"""Bytes without which a vocabulary cannot write code."""
 
 
 class PretrainedTokenizer:
@@ -43,6 +46,8 @@ class PretrainedTokenizer:
         self._plain.normalizer, self._plain.pre_tokenizer = whole.normalizer, whole.pre_tokenizer
         self._plain.decoder = whole.decoder
         self._byte = _bytes_of(self._plain)
+        self._bytes = bytes(self._byte)
+        """Bytes that have a token. Small vocabularies lack those that their training texts did not have."""
         self._spelled = self._spell_special()
         self.vocab_size = max(self._plain.get_vocab_size(), max(self._names, default=-1) + 1)
         """Number of ids. A checkpoint may have more rows, as padding."""
@@ -64,7 +69,7 @@ class PretrainedTokenizer:
             raise TokenizerError(_problem(file, text, settings, error)) from error
 
     def encode(self, text: str) -> list[int]:
-        return self._without_special(self._plain.encode(_sound(text), add_special_tokens=False).ids)
+        return self._without_special(self._plain.encode(self._writable(text), add_special_tokens=False).ids)
 
     def decode(self, ids: Iterable[int]) -> str:
         parts = []
@@ -100,11 +105,20 @@ class PretrainedTokenizer:
                 "tokenizer_config.json"
             )
         for batch in _batches(texts):
-            for found in self._plain.encode_batch_fast([_sound(text) for text in batch], add_special_tokens=False):
+            for found in self._plain.encode_batch_fast(list(map(self._writable, batch)), add_special_tokens=False):
                 yield [*self._begin, *self._without_special(found.ids), self._end]
 
     def text(self, document: Iterable[int]) -> str:
         return self.decode(token for token in map(int, document) if token not in self._names)
+
+    def _writable(self, text: str) -> str:
+        """Replace what the vocabulary cannot write: lone surrogates by "?", characters with a byte that it lacks by
+        U+FFFD. The library would leave them out."""
+        data = text.encode("utf-8", "replace")
+        sound = data.decode()
+        if not (lost := {*data.translate(None, self._bytes)}):
+            return sound
+        return "".join(letter if lost.isdisjoint(letter.encode()) else _REPLACEMENT for letter in sound)
 
     def _without_special(self, ids: list[int]) -> list[int]:
         if not self._spelled or self._spelled.keys().isdisjoint(ids):
@@ -146,15 +160,16 @@ def _added(text: str, given: Mapping[str, int]) -> dict[str, int]:
 
 
 def _bytes_of(plain: Any) -> dict[int, int]:
-    """Return the token of each byte."""
+    """Return the token of each byte that has one."""
     from tokenizers.decoders import ByteLevel
 
-    tokens = {value: plain.token_to_id(_LETTERS[value]) for value in _UTF8}
-    missing = [value for value, token in tokens.items() if token is None]
+    found = {value: plain.token_to_id(_LETTERS[value]) for value in sorted(_UTF8)}
+    tokens = {value: token for value, token in found.items() if token is not None}
+    missing = sorted(_NEEDED - tokens.keys())
     if not isinstance(plain.decoder, ByteLevel) or missing:
         raise TokenizerError(
             "its vocabulary is not byte-level, so it cannot write every text: expected the decoder ByteLevel and a "
-            "token for each byte" + (f", found none for 0x{missing[0]:02x}" if missing else "")
+            "token for each byte of printable characters" + (f", found none for 0x{missing[0]:02x}" if missing else "")
         )
     return tokens
 
@@ -188,11 +203,6 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _sound(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot represent, by "?"."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _letters() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from functools import cache
 from pathlib import Path
@@ -45,6 +46,17 @@ def test_tokens_reach_over_the_pieces_of_a_template() -> None:
 
 def test_a_lone_surrogate_becomes_a_question_mark() -> None:
     assert merged().decode(merged().encode("a\ud800b")) == "a?b"
+
+
+def test_characters_whose_bytes_a_vocabulary_lacks_are_replaced() -> None:
+    """By U+FFFD, in place of being left out: SmolLM2's vocabulary, for one, lacks six control characters."""
+    data = copy.deepcopy(merged_file())
+    for value in (0x04, 0xF1):
+        data["model"]["vocab"][f"no byte {value}"] = data["model"]["vocab"].pop(pretrained._LETTERS[value])
+    tokenizer = PretrainedTokenizer(json.dumps(data))
+    said, read = "a\x04b\ud800\x05\U00050000\U0001f600", "a\ufffdb?\x05\ufffd\U0001f600"
+    (document,) = tokenizer.documents([said])
+    assert tokenizer.decode(tokenizer.encode(said)) == tokenizer.text(document) == read
 
 
 def test_a_file_or_its_folder(tmp_path: Path) -> None:
@@ -154,7 +166,7 @@ first, second = merged_file()["added_tokens"][:2]
         ({"added_tokens": [first | {"id": 9_999}]}, r"'<\|im_start\|>' has the id 9999, but 379 in the library"),
         ({"added_tokens": [first | {"id": 97, "content": "f"}]}, "'f' has the id 97, but 69 in the library"),
         ({"decoder": {"type": "Fuse"}}, "not byte-level"),
-        ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "added_tokens": []}, "found none for 0x00"),
+        ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "added_tokens": []}, "found none for 0x09"),
     ],
 )
 def test_a_vocabulary_that_contradicts_itself_is_refused_in_one_line(
