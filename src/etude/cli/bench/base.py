@@ -1,0 +1,256 @@
+"""etude bench base: measures models on a repository, and prints how they compare."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from etude.bench import (
+    BenchError,
+    Kept,
+    ModelResult,
+    Prompt,
+    Question,
+    Rebuild,
+    Reply,
+    Repository,
+    ask_all,
+    chosen,
+    question_prompt,
+    read_questions,
+    read_repository,
+    rebuild_prompt,
+    rebuilds,
+    standings,
+    stretches,
+)
+from etude.cli.bench.base_tables import plan_table, result_tables
+from etude.cli.bench.find_models import LocalModel, Model, ModelOptions, find_models
+from etude.cli.visible import visible
+from etude.cli.wording import count
+from etude.journal import ProgressLine, write_atomically
+
+_CONTEXT = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class BaseOptions:
+    models: Sequence[str]
+    repository: Path
+    revision: str
+    languages: tuple[str, ...]
+    budget: int
+    """Bytes of code to predict."""
+    context: int | None
+    files: int
+    changes: str
+    file_bytes: int
+    question_file: Path | None
+    questions: int
+    out: Path | None
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What every model is measured on."""
+
+    repository: Repository
+    texts: list[str]
+    context: int
+    series: list[list[Rebuild]]
+    questions: list[Question]
+
+    @property
+    def items(self) -> list[Rebuild]:
+        return [item for one in self.series for item in one]
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        return [*map(rebuild_prompt, self.items), *map(question_prompt, self.questions)]
+
+    def lines(self) -> list[str]:
+        size = sum(len(text.encode()) for text in self.texts)
+        said = [str(self.repository)]
+        if self.texts:
+            where = f" in {len(self.texts)} stretches" if len(self.texts) > 1 else ""
+            said.append(f"perplexity: {size / 1e3:,.0f} kB{where}, windows of {self.context:,} tokens")
+        if self.series:
+            after = ", ".join(str(len(item.diffs)) for item in self.series[0])
+            made = sum(one[0].made for one in self.series)
+            how = "out of git's history" if not made else f"{made} of them with changes made up, for want of history"
+            said.append(f"state tracking: {count(len(self.series), 'file')} after {after} changes, {how}")
+        if self.questions:
+            said.append(f"fresh knowledge: {count(len(self.questions), 'question')}")
+        return said
+
+
+def base_command(options: BaseOptions, models: ModelOptions) -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    changes = _changes(options.changes)
+    questions = read_questions(options.question_file) if options.question_file else []
+    found = find_models(options.models, models)
+    local = [model for model in found if isinstance(model, LocalModel)]
+    context = _context(options.context, local)
+    if not (options.budget or options.files or questions):
+        raise BenchError("nothing to measure: give --budget, --files or --question-file")
+    if len(local) < len(found) and not (options.files or questions):
+        raise BenchError("an endpoint tells no perplexity: give --files or --question-file, or leave it out")
+    with ProgressLine("repository", 0, unit="MB") as line:
+
+        def progress(done: int, total: int) -> None:
+            line.total = total / 1e6
+            line.update(done / 1e6)
+
+        repository = read_repository(options.repository, options.revision, options.languages, progress)
+    work = Work(
+        repository,
+        stretches(repository.files, options.budget, models.seed) if options.budget and local else [],
+        context,
+        rebuilds(repository, options.files, changes, options.file_bytes, models.seed) if options.files else [],
+        chosen(questions, options.questions, models.seed),
+    )
+    if options.files and not work.series:
+        raise BenchError(f"{repository.path} has no file of 200 to {options.file_bytes} bytes: raise --file-bytes")
+    out = options.out or Path("runs") / "bench" / (re.sub(r"[^\w.-]+", "-", repository.path.name) or "repository")
+    return _measure(work, found, models, out, dry_run=options.dry_run)
+
+
+def _measure(work: Work, found: Sequence[Model], options: ModelOptions, out: Path, *, dry_run: bool) -> int:
+    from etude.cli.bench.run_models import (
+        Text,
+        cost_of,
+        require_memory,
+    )  # late, so that mistakes are told without torch
+    from etude.recipe.compute import ComputeRecipe
+    from etude.training.compute import choose_compute, remembered_compute
+
+    recipe = ComputeRecipe(dtype=options.dtype, threads=options.threads)  # type: ignore[arg-type]
+    if options.dtype == "auto" and not dry_run:  # what was measured before is kept under its dtype
+        out.mkdir(parents=True, exist_ok=True)
+        compute = remembered_compute(out / "compute.json", recipe)
+    else:
+        compute = choose_compute(recipe)
+    kept = Kept(out / "kept.jsonl") if not dry_run or (out / "kept.jsonl").exists() else None
+    prompts = work.prompts
+    texts = {m.name: [Text.of(m, text, work.context, compute.dtype_name) for text in work.texts] for m in _local(found)}
+    known: Any = kept if kept is not None else {}
+    costs = {m.name: cost_of(m, texts[m.name], prompts, options.thinking, known, compute) for m in _local(found)}
+    told = Console(stderr=True)
+    for line in [*work.lines(), str(compute)]:
+        told.print(visible(line), markup=False, highlight=False, soft_wrap=True)
+    told.print(plan_table(found, costs, prompts, options.thinking))
+    for one in _local(found):
+        require_memory(one, costs[one.name], compute.dtype_name)
+    if dry_run:
+        return 0
+    assert kept is not None
+    results = []
+    for model in found:
+        result = ModelResult(model.name, _about(model))
+        results.append(result)
+        _measure_one(model, result, work, texts.get(model.name, []), prompts, kept, options, compute)
+    settings = {
+        "repository": work.repository.path.name, "commit": work.repository.commit, "seed": options.seed,
+        "context": work.context, "bytes": sum(len(text.encode()) for text in work.texts), "dtype": compute.dtype_name,
+        "thinking": options.thinking,
+    }  # fmt: skip
+    write_atomically(out / "base.json", (json.dumps(standings(settings, results), indent=1) + "\n").encode())
+    for table in result_tables(results, work.items):
+        Console().print(table)
+    for result in results:
+        if notes := result.notes():
+            print(visible(f"{result.name}: {', '.join(notes)}"))
+    drawn = _draw(results, work, out / "base.png")
+    print(f"{out}/base.json has every answer{drawn}")
+    unanswered = sum("answer" not in row for result in results for row in (*result.rebuilds, *result.answers))
+    if unanswered:
+        print(f"etude: {count(unanswered, 'prompt')} got no answer: the same command asks again", file=sys.stderr)
+    return 1 if unanswered else 0
+
+
+def _measure_one(
+    model: Model,
+    result: ModelResult,
+    work: Work,
+    texts: Sequence[Any],
+    prompts: Sequence[Prompt],
+    kept: Kept,
+    options: ModelOptions,
+    compute: Any,
+) -> None:
+    from etude.cli.bench.run_models import read_texts
+
+    shown = visible(model.name)
+    if isinstance(model, LocalModel) and texts:
+        with ProgressLine("perplexity", sum(len(text.keys) for text in texts), unit="windows") as line:
+            result.reading = read_texts(model, texts, compute, kept, lambda done: line.update(done, note=shown))
+    if prompts:
+        with ProgressLine("answers", len(prompts), unit="prompts") as line:
+            replies = asyncio.run(
+                _answers(model, prompts, kept, options, compute, lambda done: line.update(done, note=shown))
+            )
+        edge = len(work.items)
+        result.rebuilt(work.items, replies[:edge], plain=model.plain)
+        result.answered(work.questions, replies[edge:], plain=model.plain)
+
+
+async def _answers(
+    model: Model, prompts: Sequence[Prompt], kept: Kept, options: ModelOptions, compute: Any, progress: Any
+) -> list[Reply | None]:
+    from etude.cli.bench.run_models import SLOTS, contestant, opened, unopened
+
+    asked = contestant(model, options.thinking, compute.dtype_name, unopened)
+    left = [prompt for prompt in prompts if asked.key(prompt) not in kept]
+    if not left:
+        return await ask_all(asked, prompts, kept, 1, progress)
+    at_once = 2 * SLOTS if isinstance(model, LocalModel) else options.at_once
+    async with opened(model, left, options.thinking, compute) as one:
+        return await ask_all(one, prompts, kept, at_once, progress)
+
+
+def _local(found: Sequence[Model]) -> list[LocalModel]:
+    return [model for model in found if isinstance(model, LocalModel)]
+
+
+def _about(model: Model) -> dict[str, Any]:
+    if not isinstance(model, LocalModel):
+        return {"endpoint": model.url, "plain": False}
+    found = model.survey
+    return {
+        "folder": str(model.folder), "family": found.config.family, "parameters": found.parameters.total,
+        "active_parameters": found.parameters.active, "format": model.form_name, "plain": model.plain,
+    }  # fmt: skip
+
+
+def _draw(results: Sequence[ModelResult], work: Work, path: Path) -> str:
+    try:
+        from etude.view.base_choice import draw_base
+    except ModuleNotFoundError:
+        return "; pip install 'etude[ui]' brings the plot"
+    draw_base(results, work.items, path)
+    return f", {path} the plot"
+
+
+def _changes(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and 1 <= int(part) <= 100 for part in parts):
+        raise BenchError(f"--changes {text}: expected numbers from 1 to 100, as 1,2,4")
+    return sorted({int(part) for part in parts})
+
+
+def _context(asked: int | None, local: Sequence[LocalModel]) -> int:
+    least = min(local, key=lambda model: model.survey.config.max_position_embeddings, default=None)
+    most = _CONTEXT if least is None else least.survey.config.max_position_embeddings
+    if asked is not None and asked > most and least is not None:
+        raise BenchError(f"--context {asked}: {least.name} has {most} positions; lower it")
+    return asked or min(_CONTEXT, most)
