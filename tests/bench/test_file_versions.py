@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_made_changes_end_in_the_file(text: str, changes: int, seed: int) -> Non
     assert versions[-1] == text
     assert len(set(versions)) == len(versions)
     assert versions == made_versions(text, changes, random.Random(seed))
-    diffs = [diff_of("a.py", *pair) for pair in zip(versions, versions[1:], strict=False)]
+    diffs = [diff_of("a.py", *pair) for pair in pairwise(versions)]
     assert applied(Rebuild("a.py", versions[0], tuple(diffs), text, True)) == text
 
 

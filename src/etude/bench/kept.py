@@ -28,7 +28,7 @@ class Kept:
         drop_torn_line(path)
         self._values: dict[str, Any] = {row["key"]: row["value"] for row in read_rows(path)}
 
-    def __contains__(self, key: str) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._values
 
     def __getitem__(self, key: str) -> Any:

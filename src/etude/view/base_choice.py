@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ _LONGEST_NAME = 28
 
 def draw_base(results: Sequence[ModelResult], items: Sequence[Rebuild], path: Path) -> None:
     """Write the plot as PNG."""
-    read = [result for result in results if result.reading is not None]
+    read = [result for result in results if result.reading and math.isfinite(result.reading.bits_per_byte)]
     tracked = [result for result in results if result.wrong is not None]
     asked = [result for result in results if result.right is not None]
     shown = sum(map(bool, (read, tracked, asked)))

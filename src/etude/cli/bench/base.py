@@ -7,10 +7,10 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -34,12 +34,18 @@ from etude.bench import (
     stretches,
 )
 from etude.cli.bench.base_tables import plan_table, result_tables
+from etude.cli.bench.contestants import opened, unanswered
 from etude.cli.bench.find_models import LocalModel, Model, ModelOptions, find_models
 from etude.cli.visible import visible
 from etude.cli.wording import count
 from etude.journal import ProgressLine, write_atomically
 
+if TYPE_CHECKING:
+    from etude.cli.bench.run_models import Cost, Text
+    from etude.training.compute import Compute
+
 _CONTEXT = 2048
+KEPT = "kept.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,8 @@ def base_command(options: BaseOptions, models: ModelOptions) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     changes = _changes(options.changes)
     questions = read_questions(options.question_file) if options.question_file else []
+    if options.out is not None and options.out.exists() and not options.out.is_dir():
+        raise BenchError(f"--out {options.out} is not a folder")
     found = find_models(options.models, models)
     local = [model for model in found if isinstance(model, LocalModel)]
     context = _context(options.context, local)
@@ -126,31 +134,14 @@ def base_command(options: BaseOptions, models: ModelOptions) -> int:
 
 
 def _measure(work: Work, found: Sequence[Model], options: ModelOptions, out: Path, *, dry_run: bool) -> int:
-    from etude.cli.bench.run_models import (
-        Text,
-        cost_of,
-        require_memory,
-    )  # late, so that mistakes are told without torch
-    from etude.recipe.compute import ComputeRecipe
-    from etude.training.compute import choose_compute, remembered_compute
-
-    recipe = ComputeRecipe(dtype=options.dtype, threads=options.threads)  # type: ignore[arg-type]
-    if options.dtype == "auto" and not dry_run:  # what was measured before is kept under its dtype
-        out.mkdir(parents=True, exist_ok=True)
-        compute = remembered_compute(out / "compute.json", recipe)
-    else:
-        compute = choose_compute(recipe)
-    kept = Kept(out / "kept.jsonl") if not dry_run or (out / "kept.jsonl").exists() else None
+    there = (out / KEPT).exists()
+    kept = Kept(out / KEPT) if there or not dry_run else None
     prompts = work.prompts
-    texts = {m.name: [Text.of(m, text, work.context, compute.dtype_name) for text in work.texts] for m in _local(found)}
-    known: Any = kept if kept is not None else {}
-    costs = {m.name: cost_of(m, texts[m.name], prompts, options.thinking, known, compute) for m in _local(found)}
+    compute, texts, costs = _plan_local(work, found, options, None if dry_run else out / "compute.json", kept or ())
     told = Console(stderr=True)
-    for line in [*work.lines(), str(compute)]:
+    for line in [*work.lines(), *([str(compute)] if compute else [])]:
         told.print(visible(line), markup=False, highlight=False, soft_wrap=True)
     told.print(plan_table(found, costs, prompts, options.thinking))
-    for one in _local(found):
-        require_memory(one, costs[one.name], compute.dtype_name)
     if dry_run:
         return 0
     assert kept is not None
@@ -158,13 +149,21 @@ def _measure(work: Work, found: Sequence[Model], options: ModelOptions, out: Pat
     for model in found:
         result = ModelResult(model.name, _about(model))
         results.append(result)
-        _measure_one(model, result, work, texts.get(model.name, []), prompts, kept, options, compute)
+        _measure_one(model, result, work, texts.get(model.name, []), kept, options, compute)
     settings = {
-        "repository": work.repository.path.name, "commit": work.repository.commit, "seed": options.seed,
-        "context": work.context, "bytes": sum(len(text.encode()) for text in work.texts), "dtype": compute.dtype_name,
+        "repository": work.repository.path.name,
+        "commit": work.repository.commit,
+        "seed": options.seed,
+        "context": work.context,
+        "bytes": sum(len(text.encode()) for text in work.texts),
         "thinking": options.thinking,
-    }  # fmt: skip
+        "dtype": compute.dtype_name if compute else None,
+    }
     write_atomically(out / "base.json", (json.dumps(standings(settings, results), indent=1) + "\n").encode())
+    return _tell(results, work, out)
+
+
+def _tell(results: Sequence[ModelResult], work: Work, out: Path) -> int:
     for table in result_tables(results, work.items):
         Console().print(table)
     for result in results:
@@ -172,26 +171,45 @@ def _measure(work: Work, found: Sequence[Model], options: ModelOptions, out: Pat
             print(visible(f"{result.name}: {', '.join(notes)}"))
     drawn = _draw(results, work, out / "base.png")
     print(f"{out}/base.json has every answer{drawn}")
-    unanswered = sum("answer" not in row for result in results for row in (*result.rebuilds, *result.answers))
-    if unanswered:
-        print(f"etude: {count(unanswered, 'prompt')} got no answer: the same command asks again", file=sys.stderr)
-    return 1 if unanswered else 0
+    without = sum("answer" not in row for result in results for row in (*result.rebuilds, *result.answers))
+    if without:
+        print(f"etude: {count(without, 'prompt')} got no answer: the same command asks again", file=sys.stderr)
+    return 1 if without else 0
+
+
+def _plan_local(
+    work: Work, found: Sequence[Model], options: ModelOptions, memory: Path | None, done: Container[str]
+) -> tuple[Compute | None, dict[str, list[Text]], dict[str, Cost]]:
+    """Return how the local models compute, what they read and what they cost, by name. Raises BenchError if one does
+    not fit into memory."""
+    local = _local(found)
+    if not local:
+        return None, {}, {}
+    from etude.cli.bench.run_models import Text, compute_of, cost_of, require_memory  # late: endpoints need no torch
+
+    compute = compute_of(options, memory)
+    texts, costs = {}, {}
+    for model in local:
+        texts[model.name] = [Text.of(model, text, work.context, compute.dtype_name) for text in work.texts]
+        costs[model.name] = cost_of(model, texts[model.name], work.prompts, options.thinking, done, compute)
+        require_memory(model, costs[model.name], compute.dtype_name)
+    return compute, texts, costs
 
 
 def _measure_one(
     model: Model,
     result: ModelResult,
     work: Work,
-    texts: Sequence[Any],
-    prompts: Sequence[Prompt],
+    texts: Sequence[Text],
     kept: Kept,
     options: ModelOptions,
-    compute: Any,
+    compute: Compute | None,
 ) -> None:
-    from etude.cli.bench.run_models import read_texts
-
-    shown = visible(model.name)
+    shown, prompts = visible(model.name), work.prompts
     if isinstance(model, LocalModel) and texts:
+        from etude.cli.bench.run_models import read_texts
+
+        assert compute is not None
         with ProgressLine("perplexity", sum(len(text.keys) for text in texts), unit="windows") as line:
             result.reading = read_texts(model, texts, compute, kept, lambda done: line.update(done, note=shown))
     if prompts:
@@ -205,16 +223,15 @@ def _measure_one(
 
 
 async def _answers(
-    model: Model, prompts: Sequence[Prompt], kept: Kept, options: ModelOptions, compute: Any, progress: Any
+    model: Model,
+    prompts: Sequence[Prompt],
+    kept: Kept,
+    options: ModelOptions,
+    compute: Compute | None,
+    progress: Callable[[int], None],
 ) -> list[Reply | None]:
-    from etude.cli.bench.run_models import SLOTS, contestant, opened, unopened
-
-    asked = contestant(model, options.thinking, compute.dtype_name, unopened)
-    left = [prompt for prompt in prompts if asked.key(prompt) not in kept]
-    if not left:
-        return await ask_all(asked, prompts, kept, 1, progress)
-    at_once = 2 * SLOTS if isinstance(model, LocalModel) else options.at_once
-    async with opened(model, left, options.thinking, compute) as one:
+    left = unanswered(model, prompts, options, compute, kept)
+    async with opened(model, left, options, compute) as (one, at_once):
         return await ask_all(one, prompts, kept, at_once, progress)
 
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from etude.bench import BenchError, EncodingTokenizer, prompt_ids
 from etude.harness import format_of
 from etude.lineage.state import Finished, finished_stage
-from etude.model import ModelError, Survey, survey
 from etude.recipe.precision import PrecisionRecipe
 from etude.text import Format, TokenizerError, open_tokenizer
 from etude.text.compact import CompactFormat
@@ -23,9 +23,13 @@ from etude.text.pretrained import PretrainedTokenizer
 from etude.text.rendering import read_template
 from etude.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from etude.model import Survey
+
 _CHAT_STAGES = ("sft", "continued", "rl")
 """Stages whose models were trained on conversations."""
 _DEFAULT_KEY = "ETUDE_API_KEY"
+DTYPES = ("auto", "float32", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class LocalModel:
         """Digest of the names, sizes and times of the model's files: their bytes would take minutes."""
         whole = hashlib.sha256()
         for file in sorted(self.folder.iterdir()):
-            about = file.stat()
+            about = file.lstat()
             whole.update(f"{file.name}\0{about.st_size}\0{about.st_mtime_ns}\0".encode())
         return whole.hexdigest()[:16]
 
@@ -101,6 +105,8 @@ Model = LocalModel | EndpointModel
 
 def find_models(words: Sequence[str], options: ModelOptions) -> list[Model]:
     """Return the models in the order of the words. Raises BenchError, in one line, for one that cannot take part."""
+    if options.dtype not in DTYPES:
+        raise BenchError(f"--dtype {options.dtype}: expected {', '.join(DTYPES)}")
     if twice := next((word for place, word in enumerate(words) if word in words[:place]), None):
         raise BenchError(f"{twice} is named twice")
     urls = [word for word in words if "://" in word]
@@ -173,6 +179,8 @@ def _checked(
     form: tuple[str, Format | None],
     precision: PrecisionRecipe,
 ) -> LocalModel:
+    from etude.model import ModelError, survey  # late: endpoints alone need no torch
+
     try:
         found = survey(folder, vocabulary=tokenizer.vocab_size)
     except ModelError as error:

@@ -14,6 +14,7 @@ from typing import Any
 
 from etude.bench import WEB_TOOLS, BenchError, Kept, Lookup, Question, draft_questions, lookups_of, write_questions
 from etude.bench.drafting import lookup_prompt
+from etude.cli.bench.contestants import opened, unanswered
 from etude.cli.bench.find_models import LocalModel, Model, ModelOptions, find_models
 from etude.cli.trace.find_traces import open_subjects
 from etude.cli.visible import visible
@@ -63,14 +64,14 @@ def questions_command(
 async def _drafts(
     model: Model, lookups: Sequence[Lookup], kept: Kept, options: ModelOptions, progress: Any
 ) -> tuple[list[Question], Counter[str]]:
-    from etude.cli.bench.run_models import SLOTS, opened  # late, so that mistakes are told without torch
-    from etude.recipe.compute import ComputeRecipe
-    from etude.training.compute import choose_compute
+    compute = None
+    if isinstance(model, LocalModel):
+        from etude.cli.bench.run_models import compute_of  # late: endpoints need no torch
 
-    compute = choose_compute(ComputeRecipe(dtype=options.dtype, threads=options.threads))  # type: ignore[arg-type]
-    at_once = 2 * SLOTS if isinstance(model, LocalModel) else options.at_once
+        compute = compute_of(options)
     prompts = [lookup_prompt(lookup) for lookup in lookups]
-    async with opened(model, prompts, options.thinking, compute) as one:
+    left = unanswered(model, prompts, options, compute, kept)
+    async with opened(model, left, options, compute) as (one, at_once):
         return await draft_questions(one, lookups, kept, at_once, progress)
 
 

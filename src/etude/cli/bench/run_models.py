@@ -1,4 +1,4 @@
-"""Runs models for the benchmarks: a network that reads code, an engine or an endpoint that answers.
+"""Runs local models for the benchmarks: a network that reads code, and an engine that answers.
 
 Everything is computed batch-invariantly and greedily, so what was measured before an interrupt is what would be
 measured after it.
@@ -7,32 +7,52 @@ measured after it.
 from __future__ import annotations
 
 import gc
-import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import psutil
 import torch
 
-from etude.bench import BenchError, Contestant, Kept, PlainPolicy, Prompt, Reading, Window, key_of, rolling_windows
-from etude.bench import scored_ids as ids_of
-from etude.cli.bench.find_models import EndpointModel, LocalModel, Model
+from etude.bench import (
+    BenchError,
+    Contestant,
+    Kept,
+    PlainPolicy,
+    Prompt,
+    Reading,
+    Window,
+    key_of,
+    rolling_windows,
+    scored_ids,
+)
+from etude.cli.bench.contestants import SLOTS, contestant, unopened
+from etude.cli.bench.find_models import LocalModel, ModelOptions
 from etude.engine.builtin.service import EngineService
-from etude.harness import ChatPolicy, Endpoint, Policy, TokenPolicy, TokenSampling
+from etude.harness import Policy, TokenPolicy, TokenSampling
 from etude.model import compute_with, load_hf, serve
 from etude.pretrain.measure import window_nats
 from etude.recipe.acting import EngineRecipe
+from etude.recipe.compute import ComputeRecipe
 from etude.trace.builder import TraceBuilder
-from etude.training.compute import DTYPES, Compute
+from etude.training.compute import DTYPES, Compute, choose_compute, remembered_compute
 
-SLOTS = 4
-"""Prompts that a local model answers at the same time."""
 _EFFICIENCY, _BYTES_PER_SECOND, _LAYER_SECONDS = 0.3, 8e9, 0.002
 """Share of a matmul's speed that a network has, and the least time of a decoding step; measured on small networks."""
 _PROBE_SECONDS = 0.2
+
+
+def compute_of(options: ModelOptions, memory: Path | None = None) -> Compute:
+    """Return dtype and threads. The choice of "auto" is kept in the file `memory`: what was measured counts for one
+    dtype, and a busy machine might choose another one the next time."""
+    recipe = ComputeRecipe.model_validate({"dtype": options.dtype, "threads": options.threads})
+    if options.dtype != "auto" or memory is None:
+        return choose_compute(recipe)
+    found = remembered_compute(memory, recipe)
+    return replace(found, threads=options.threads) if options.threads else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +66,7 @@ class Text:
 
     @classmethod
     def of(cls, model: LocalModel, text: str, context: int, dtype: str) -> Text:
-        ids, size = ids_of(model.tokenizer, text)
+        ids, size = scored_ids(model.tokenizer, text)
         windows = list(rolling_windows(len(ids), context))
         spec = {"model": model.identity(dtype), "text": text, "context": context}
         return cls(ids, size, windows, [key_of({**spec, "window": list(window)}) for window in windows])
@@ -75,27 +95,12 @@ def read_texts(
     return Reading(nats, sum(len(text.ids) - 1 for text in texts), sum(text.bytes for text in texts))
 
 
-def contestant(model: Model, thinking: int, dtype: str, open_policy: Callable[[str], Policy]) -> Contestant:
-    identity = model.identity(dtype) if isinstance(model, LocalModel) else model.identity()
-    return Contestant(model.name, identity, model.plain, open_policy, thinking)
-
-
-def unopened(conversation: str) -> Policy:
-    raise AssertionError("all prompts were answered before")
-
-
 @asynccontextmanager
-async def opened(model: Model, prompts: Sequence[Prompt], thinking: int, compute: Compute) -> AsyncIterator[Contestant]:
-    """Yield the model, ready to answer the prompts."""
+async def open_local(
+    model: LocalModel, prompts: Sequence[Prompt], thinking: int, compute: Compute
+) -> AsyncIterator[Contestant]:
+    """Yield the model behind an engine that has room for these prompts and their answers."""
     open_policy: Callable[[str], Policy]
-    if isinstance(model, EndpointModel):
-        reached = Endpoint(model.url, model.model, os.environ.get(model.key, ""), temperature=0.0, seed=model.seed)
-        policy = ChatPolicy(reached, ())
-        try:
-            yield contestant(model, thinking, compute.dtype_name, lambda _: policy)
-        finally:
-            await policy.aclose()
-        return
     context = context_for(model, prompts, thinking)
     recipe = EngineRecipe(slots=SLOTS, cache_slots=SLOTS, context=context, speculate="never", threads=compute.threads)
     engine = EngineService(model.folder, recipe, compute.dtype_name, precision=model.precision)
@@ -141,33 +146,33 @@ class Cost:
 
 
 def cost_of(
-    model: LocalModel, texts: Sequence[Text], prompts: Sequence[Prompt], thinking: int, kept: Kept, compute: Compute
+    model: LocalModel,
+    texts: Sequence[Text],
+    prompts: Sequence[Prompt],
+    thinking: int,
+    done: Container[str],
+    compute: Compute,
 ) -> Cost:
     """Estimate by the speed of a matmul here, for what was not measured before."""
-    config, parameters = model.survey.config, model.survey.parameters
-    item = compute.dtype.itemsize
+    config, parameters, item = model.survey.config, model.survey.parameters, compute.dtype.itemsize
     weights = parameters.total * item + (config.vocab_size * config.hidden_size * 4 if item < 4 else 0)
     asked = contestant(model, thinking, compute.dtype_name, unopened)
-    left = [prompt for prompt in prompts if asked.key(prompt) not in kept]
+    left = [prompt for prompt in prompts if asked.key(prompt) not in done]
     groups, width = config.cache_shape
     context = context_for(model, left, thinking) if left else 0
     cache = (2 * SLOTS + 1) * context * config.num_hidden_layers * groups * width * item
-    token = 2 * parameters.active / (_EFFICIENCY * _flops(compute))
-    read = sum(
-        w.end - w.start for text in texts for w, key in zip(text.windows, text.keys, strict=True) if key not in kept
-    )
-    step = (
-        max(token * SLOTS, parameters.active * item / _BYTES_PER_SECOND + _LAYER_SECONDS * config.num_hidden_layers)
-        / SLOTS
-    )
+    windows = [w for text in texts for w, key in zip(text.windows, text.keys, strict=True) if key not in done]
+    given = sum(w.end - w.start for w in windows) + sum(model.count_prompt(p.system, p.user, p.plain) for p in left)
 
     def count(text: str) -> int:
         return len(model.tokenizer.encode(text))
 
-    given = sum(model.count_prompt(p.system, p.user, p.plain) for p in left)
-    base = (read + given) * token
-    usual = base + step * sum(count(prompt.bound) for prompt in left)
-    return Cost(weights + cache, usual, base + step * sum(asked.most_tokens(prompt, count) for prompt in left))
+    token = 2 * parameters.active / (_EFFICIENCY * _flops(compute))
+    step = parameters.active * item / _BYTES_PER_SECOND + _LAYER_SECONDS * config.num_hidden_layers
+    written = max(token, step / SLOTS)
+    usual = given * token + written * sum(count(prompt.bound) for prompt in left)
+    most = given * token + written * sum(asked.most_tokens(prompt, count) for prompt in left)
+    return Cost(weights + cache, usual, most)
 
 
 def require_memory(model: LocalModel, cost: Cost, dtype: str) -> None:
