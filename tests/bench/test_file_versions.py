@@ -120,6 +120,19 @@ def test_versions_come_out_of_the_history_where_it_is_long_enough(repository: Pa
     assert deeper[0][0].made, "before its five versions it was no text"
 
 
+def test_a_file_that_was_away_has_no_history_before_that(repository: Path) -> None:
+    for text in (_code("our", 1), None, _code("our", 2), _code("our", 3)):
+        if text is None:
+            (repository / "our app.py").unlink()
+        else:
+            (repository / "our app.py").write_text(text)
+        commit(repository)
+    for changes, made in ((1, False), (2, True)):
+        found = {one[0].path: one[0] for one in series_of(repository, [changes], 3)}
+        assert found["our app.py"].made is made
+        assert applied(found["our app.py"]) == _code("our", 3)
+
+
 def test_secrets_of_the_past_are_not_shown(repository: Path) -> None:
     token = "ghp_" + "a1B2c3D4e5" * 4
     for line in (f'TOKEN = "{token[:40]}"\n', "TOKEN = None\n"):

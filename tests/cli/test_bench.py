@@ -18,10 +18,12 @@ import pytest
 from tests.bench.test_file_versions import _code
 from tests.cli import here
 from tests.harness.chat_server import completion
-from tokenizers import Tokenizer
 
 from etude.bench import Rebuild, joined_text, read_questions, read_repository, rebuilds
 from etude.bench.state_tracking import rebuild_prompt
+from etude.journal import RunPaths
+from etude.recipe import Recipe, save_recipe
+from etude.text import Tokenizer
 from etude.trace import ToolEvent, Trace, write_traces
 
 etude = partial(here.etude, "bench", columns=200)
@@ -159,15 +161,42 @@ def test_questions_are_drafted_from_lookups_and_never_written_over(code: Path) -
     assert (none.returncode, "no agent looked anything up" in none.stderr) == (2, True)
 
 
+def test_a_run_takes_part_with_its_latest_stage_and_a_stage_before_sft_continues_plain_text(code: Path) -> None:
+    import torch
+    from tests.cli.by_heart import RECIPE
+
+    from etude.model import Transformer, config_from_recipe, save_hf
+
+    paths, recipe = RunPaths(code.parent / "run"), Recipe.model_validate(RECIPE)
+    paths.root.mkdir()
+    save_recipe(recipe, paths.recipe)
+    Tokenizer.train([joined_text(read_repository(code).files)], 500).save(paths.tokenizer)
+    for stage in ("pretrain", "sft"):
+        paths.model(stage).mkdir(parents=True)
+        network = Transformer(config_from_recipe(recipe.model, 500)).initialise(1)
+        save_hf(network.to(torch.bfloat16), paths.model(stage))
+    done = base(code, paths.root, paths.stage("pretrain"), "--budget", 1, "--context", 128, "--thinking", 5)
+    assert done.returncode == 0, done.stderr
+    after, before = (found(code)[name] for name in ("run/sft", "run/pretrain"))
+    assert (after["format"], before["format"]) == ("compact", "plain")
+    assert after["perplexity"] == before["perplexity"], "the same weights"
+    assert after["perplexity"]["bytes"] <= 1000
+    texts = [[row["answer"] for row in model["questions"]["answers"]] for model in (after, before)]
+    assert texts[0] != texts[1], "asked in other ways"
+    unfinished = base(code, paths.stage("rl"))
+    assert (unfinished.returncode, "there is no such folder" in unfinished.stderr) == (2, True)
+
+
 def make_folders(folder: Path, text: str) -> None:
     """Two networks of one shape and vocabulary, as `transformers` writes them: one random, one trained on the text; and
     one of another shape and a smaller vocabulary, with a chat template."""
     import torch
     import transformers
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer as Published
+    from tokenizers import decoders, models, pre_tokenizers, trainers
 
-    def tokenizer(size: int) -> Tokenizer:
-        made = Tokenizer(models.BPE())
+    def tokenizer(size: int) -> Published:
+        made = Published(models.BPE())
         made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
         special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
         letters = pre_tokenizers.ByteLevel.alphabet()
@@ -184,7 +213,7 @@ def make_folders(folder: Path, text: str) -> None:
     )
     model = transformers.Qwen3ForCausalLM(config)
 
-    def save(name: str, network: Any, vocabulary: Tokenizer) -> None:
+    def save(name: str, network: Any, vocabulary: Published) -> None:
         network.save_pretrained(folder / name)
         vocabulary.save(str(folder / name / "tokenizer.json"))
 
@@ -211,6 +240,7 @@ def make_folders(folder: Path, text: str) -> None:
 def test_folders_are_ranked_by_what_they_learnt_and_agree_with_transformers(code: Path) -> None:
     import torch
     import transformers
+    from tokenizers import Tokenizer as Published
 
     repository = read_repository(code)
     text = joined_text(repository.files)
@@ -223,7 +253,7 @@ def test_folders_are_ranked_by_what_they_learnt_and_agree_with_transformers(code
     bits = {name: row["perplexity"]["bits_per_byte"] for name, row in rows.items()}
     assert bits["trained"] < 0.7 * min(bits["random"], bits["chat"])
     for name in bits:
-        tokenizer = Tokenizer.from_file(str(code.parent / name / "tokenizer.json"))
+        tokenizer = Published.from_file(str(code.parent / name / "tokenizer.json"))
         ids = torch.tensor([0, *tokenizer.encode(text).ids])[None]
         assert ids.shape[1] < 2048, "one window"
         with torch.no_grad():
@@ -236,14 +266,15 @@ def test_folders_are_ranked_by_what_they_learnt_and_agree_with_transformers(code
     short = base(code, *folders, "--files", 0, "--context", 64, "--threads", 1)
     assert short.returncode == 0, short.stderr
     theirs = transformers.AutoModelForCausalLM.from_pretrained(code.parent / "trained")
-    tokenizer = Tokenizer.from_file(str(code.parent / "trained/tokenizer.json"))
+    tokenizer = Published.from_file(str(code.parent / "trained/tokenizer.json"))
     ids, nats, at = torch.tensor([0, *tokenizer.encode(text).ids]), 0.0, 1
     while at < len(ids):
-        window = ids[max(0, at - 32) :][:64]
+        end = min(len(ids), 64 if at == 1 else at + 32)
+        window = ids[max(0, end - 64) : end]
         with torch.no_grad():
             logs = theirs(window[None]).logits[0, :-1].log_softmax(-1).gather(1, window[1:, None])[:, 0]
-        nats -= float(logs[0 if at == 1 else 31 :].sum())
-        at = 64 if at == 1 else at + 32
+        nats -= float(logs[at - end :].sum())
+        at = end
     assert found(code)["trained"]["perplexity"]["bits_per_byte"] == pytest.approx(
         nats / math.log(2) / len(text.encode()), rel=1e-4
     )
@@ -262,7 +293,8 @@ def test_folders_are_ranked_by_what_they_learnt_and_agree_with_transformers(code
 def test_an_interrupted_bench_goes_on_and_ends_with_the_same_bytes(code: Path) -> None:
     make_folders(code.parent, joined_text(read_repository(code).files))
     words = [
-        *(sys.executable, "-m", "etude", "bench", "base", "random", "trained", "--repository", "app"),
+        *(sys.executable, "-m", "etude", "bench", "base", code.parent / "random", code.parent / "trained"),
+        *("--repository", code),
         *("--files", "2", "--changes", "1,3", "--context", "64", "--dtype", "float32", "--threads", "1"),
     ]
     kept = code.parent / "cut/kept.jsonl"
@@ -271,7 +303,7 @@ def test_an_interrupted_bench_goes_on_and_ends_with_the_same_bytes(code: Path) -
         return kept.read_bytes().count(b"\n") if kept.exists() else 0
 
     def run(out: str) -> subprocess.Popen[str]:
-        return subprocess.Popen([*words, "--out", out], cwd=code.parent, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen([*words, "--out", code.parent / out], stderr=subprocess.PIPE, text=True)
 
     for enough in (3, 45, 70):
         process = run("cut")

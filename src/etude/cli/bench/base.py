@@ -34,8 +34,9 @@ from etude.bench import (
     stretches,
 )
 from etude.cli.bench.base_tables import plan_table, result_tables
-from etude.cli.bench.contestants import opened, unanswered
+from etude.cli.bench.contestants import unanswered
 from etude.cli.bench.find_models import LocalModel, Model, ModelOptions, find_models
+from etude.cli.bench.open_models import opened
 from etude.cli.visible import visible
 from etude.cli.wording import count
 from etude.journal import ProgressLine, write_atomically
@@ -210,12 +211,15 @@ def _measure_one(
         from etude.cli.bench.run_models import read_texts
 
         assert compute is not None
-        with ProgressLine("perplexity", sum(len(text.keys) for text in texts), unit="windows") as line:
+        keys = [key for text in texts for key in text.keys]
+        start = sum(key in kept for key in keys)
+        with ProgressLine("perplexity", len(keys), start=start, unit="windows") as line:
             result.reading = read_texts(model, texts, compute, kept, lambda done: line.update(done, note=shown))
     if prompts:
-        with ProgressLine("answers", len(prompts), unit="prompts") as line:
+        left = unanswered(model, prompts, options, compute, kept)
+        with ProgressLine("answers", len(prompts), start=len(prompts) - len(left), unit="prompts") as line:
             replies = asyncio.run(
-                _answers(model, prompts, kept, options, compute, lambda done: line.update(done, note=shown))
+                _answers(model, prompts, left, kept, options, compute, lambda done: line.update(done, note=shown))
             )
         edge = len(work.items)
         result.rebuilt(work.items, replies[:edge], plain=model.plain)
@@ -225,12 +229,12 @@ def _measure_one(
 async def _answers(
     model: Model,
     prompts: Sequence[Prompt],
+    left: Sequence[Prompt],
     kept: Kept,
     options: ModelOptions,
     compute: Compute | None,
     progress: Callable[[int], None],
 ) -> list[Reply | None]:
-    left = unanswered(model, prompts, options, compute, kept)
     async with opened(model, left, options, compute) as (one, at_once):
         return await ask_all(one, prompts, kept, at_once, progress)
 

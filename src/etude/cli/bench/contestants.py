@@ -1,15 +1,13 @@
-"""Models as the benchmarks ask them: local ones behind an engine, others behind an endpoint, which needs no torch."""
+"""Models as contestants, before they are opened: what they have answered already, and what not."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from etude.bench import Contestant, Kept, Prompt
-from etude.cli.bench.find_models import EndpointModel, LocalModel, Model, ModelOptions
-from etude.harness import ChatPolicy, Endpoint, Policy
+from etude.cli.bench.find_models import LocalModel, Model, ModelOptions
+from etude.harness import Policy
 
 if TYPE_CHECKING:
     from etude.training.compute import Compute
@@ -32,27 +30,3 @@ def unanswered(
 ) -> list[Prompt]:
     one = contestant(model, options.thinking, compute.dtype_name if compute else "", unopened)
     return [prompt for prompt in prompts if one.key(prompt) not in kept]
-
-
-@asynccontextmanager
-async def opened(
-    model: Model, prompts: Sequence[Prompt], options: ModelOptions, compute: Compute | None
-) -> AsyncIterator[tuple[Contestant, int]]:
-    """Yield the model, and how many prompts to ask it at the same time. It has room for the given prompts; without any,
-    it is not opened."""
-    dtype = compute.dtype_name if compute else ""
-    if not prompts:
-        yield contestant(model, options.thinking, dtype, unopened), 1
-    elif isinstance(model, EndpointModel):
-        key = os.environ.get(model.key, "")
-        policy = ChatPolicy(Endpoint(model.url, model.model, key, temperature=0.0, seed=model.seed), ())
-        try:
-            yield contestant(model, options.thinking, dtype, lambda _: policy), options.at_once
-        finally:
-            await policy.aclose()
-    else:
-        from etude.cli.bench.run_models import open_local
-
-        assert compute is not None
-        async with open_local(model, prompts, options.thinking, compute) as one:
-            yield one, 2 * SLOTS

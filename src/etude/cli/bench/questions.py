@@ -14,8 +14,9 @@ from typing import Any
 
 from etude.bench import WEB_TOOLS, BenchError, Kept, Lookup, Question, draft_questions, lookups_of, write_questions
 from etude.bench.drafting import lookup_prompt
-from etude.cli.bench.contestants import opened, unanswered
+from etude.cli.bench.contestants import unanswered
 from etude.cli.bench.find_models import LocalModel, Model, ModelOptions, find_models
+from etude.cli.bench.open_models import opened
 from etude.cli.trace.find_traces import open_subjects
 from etude.cli.visible import visible
 from etude.cli.wording import count
