@@ -161,6 +161,7 @@ def test_questions_are_drafted_from_lookups_and_never_written_over(code: Path) -
     assert (none.returncode, "no agent looked anything up" in none.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_run_takes_part_with_its_latest_stage_and_a_stage_before_sft_continues_plain_text(code: Path) -> None:
     import torch
     from tests.cli.by_heart import RECIPE
