@@ -23,6 +23,7 @@ FAMILIES = {
     "etude.trace.file.TraceError": MISTAKE,
     "etude.text.vocabulary.TokenizerError": MISTAKE,
     "etude.corpus.errors.CorpusError": MISTAKE,
+    "etude.bench.errors.BenchError": MISTAKE,
     "etude.tasks.task.TaskError": MISTAKE,
     "etude.tasks.task.SplitViolation": MISTAKE,
     "etude.tasks.sources.registry.UnknownSource": MISTAKE,

@@ -11,6 +11,7 @@ import typer
 
 from etude import __version__
 from etude.cli.agents import agents
+from etude.cli.bench import bench
 from etude.cli.doctor import doctors
 from etude.cli.errors import finish, verb
 from etude.cli.options import (
@@ -46,6 +47,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench, name="bench")
 app.add_typer(sandboxes, name="sandbox")
 app.add_typer(agents, name="agents")
 app.add_typer(tasks, name="tasks")

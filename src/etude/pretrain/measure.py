@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from etude.corpus import Batch, Mixture, RowStream
-from etude.model import Transformer, head_agreement, head_divergence
+from etude.model import Transformer, head_agreement, head_divergence, head_logprobs
 from etude.pretrain.context import Rows, next_token_loss
 from etude.pretrain.errors import PretrainError
 
@@ -62,3 +62,11 @@ def followed(rows: Rows, ahead: int) -> torch.Tensor:
     """Return for each position whether the token `ahead` positions later is in the same document: [B, T - ahead]."""
     here, there = rows.documents[:, :-ahead], rows.documents[:, ahead:]
     return (here == there) & (here >= 0)
+
+
+@torch.inference_mode()
+def window_nats(model: Transformer, tokens_t: Sequence[int], first: int) -> float:
+    """Return the negative log-likelihood of the tokens from `first` on, given those before, in nats."""
+    tokens = torch.tensor(tokens_t, device=model.embed_tokens.weight.device)
+    hidden = model(tokens[None], logits=False).hidden_bth[0, first - 1 : -1]
+    return -float(head_logprobs(hidden, model.head, tokens[first:], 1.0).double().sum())

@@ -128,7 +128,20 @@ def test_a_full_context_in_the_words_of_others(words):
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("answer", ["not json", "{}", '{"choices": []}', '{"choices": [{"message": null}]}'])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "not json",
+        "{}",
+        '{"choices": []}',
+        '{"choices": [{"message": null}]}',
+        '{"choices": [{"message": {"content": ["a"]}}]}',
+        '{"choices": [{"message": {"content": "a"}}], "usage": {"completion_tokens": "many"}}',
+        '{"choices": [{"message": {"content": "a"}}], "usage": {"prompt_tokens": Infinity}}',
+        "[" * 100_000,
+    ],
+    ids=range(8),
+)
 def test_an_answer_that_is_no_completion(answer):
     async def play(policy):
         with pytest.raises(PolicyError):

@@ -36,7 +36,7 @@ class GitPart:
 
     def read(self, wanted: Wanted) -> Iterator[Found]:
         licences = dict(self.licences)
-        with _blobs(self.repository_path) as content:
+        with blobs(self.repository_path) as content:
             for name, size, blob in self.files:
                 data = content(blob) if wanted(name, size) else None
                 yield Found(name, data, size, self.origin, self.repository, "", nearest(name, licences))
@@ -50,16 +50,16 @@ def is_repository(path: Path) -> bool:
 def git_parts(path: Path, revision: str, repository: str) -> Iterator[GitPart]:
     """Yield the regular files of a commit, in git's order of paths. Links and submodules are left out."""
     try:
-        commit = _run(path, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
+        commit = run_git(path, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
     except CorpusError as error:
         raise CorpusError(f"{path} has no revision {revision!r}: {error}") from error
     every: list[tuple[str, int, str]] = []
-    for line in _run(path, "ls-tree", "-r", "-l", "-z", "--full-tree", commit).split(b"\0"):
+    for line in run_git(path, "ls-tree", "-r", "-l", "-z", "--full-tree", commit).split(b"\0"):
         about, _, name = line.partition(b"\t")
         mode, *_, blob, size = about.split() or (b"", b"", b"")
         if mode in _REGULAR:
             every.append((name.decode("utf-8", "replace"), int(size), blob.decode()))
-    with _blobs(path) as content:
+    with blobs(path) as content:
         licences = licences_of({name: content(blob) for name, size, blob in every if is_licence_file(name, size)})
     first, held = 0, 0
     for place, (_, length, _) in enumerate(every, 1):
@@ -70,8 +70,8 @@ def git_parts(path: Path, revision: str, repository: str) -> Iterator[GitPart]:
 
 
 @contextmanager
-def _blobs(path: Path) -> Iterator[Callable[[str], bytes]]:
-    """Yield a function that returns the bytes of an object."""
+def blobs(path: Path) -> Iterator[Callable[[str], bytes]]:
+    """Yield a function that returns the bytes of an object, named by its id or as COMMIT:PATH."""
     with subprocess.Popen(
         _command(path, "cat-file", "--batch"),
         stdin=subprocess.PIPE,
@@ -87,7 +87,7 @@ def _blobs(path: Path) -> Iterator[Callable[[str], bytes]]:
             stdin.write(f"{blob}\n".encode())
             stdin.flush()
             head = stdout.readline().split()
-            if len(head) != 3:
+            if len(head) != 3 or head[-1] == b"missing":
                 raise CorpusError(f"{path} lacks the object {blob}: it is damaged, or a partial clone")
             return stdout.read(int(head[2]) + 1)[:-1]
 
@@ -97,7 +97,7 @@ def _blobs(path: Path) -> Iterator[Callable[[str], bytes]]:
             stdin.close()
 
 
-def _run(path: Path, *arguments: str) -> bytes:
+def run_git(path: Path, *arguments: str) -> bytes:
     try:
         done = subprocess.run(_command(path, *arguments), capture_output=True, check=False, env=_environment())
     except FileNotFoundError as error:

@@ -85,7 +85,7 @@ class ChatPolicy:
         try:
             self._notice(answer["choices"][0]["message"])
             turn, total = _turn(answer, len(conversation.messages), self.count)
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise PolicyError(f"{self._endpoint.url}: the answer is not a chat completion ({error!r})") from error
         if total:
             self._counted[conversation.id] = (len(conversation.messages) + 1, total)
@@ -187,7 +187,7 @@ class ChatPolicy:
     def _parsed(self, response: httpx.Response) -> Any:
         try:
             return response.json()
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise PolicyError(f"{self._endpoint.url}: the answer is not JSON") from error
 
     def tokens(self, conversation: Conversation) -> int:
