@@ -142,19 +142,27 @@ class Optim:
     def _adamw(self, names: list[str], gradients: dict[str, Tensor], lr: float) -> None:
         if not names:
             return
-        first, second = self.recipe.betas
-        moments = [self._moments[name] for name in names]
-        squares = [self._squares[name] for name in names]
-        fresh = [gradients[name] for name in names]
-        torch._foreach_lerp_(moments, fresh, 1.0 - first)
-        torch._foreach_mul_(squares, second)
-        torch._foreach_addcmul_(squares, fresh, fresh, 1.0 - second)
-        scales = torch._foreach_sqrt(squares)
-        torch._foreach_div_(scales, [(1.0 - second ** self._counts[name]) ** 0.5 for name in names])
-        torch._foreach_add_(scales, _ADAM_EPS)
-        self._decay([self.masters.masters[name] for name in names if self.masters.masters[name].ndim > 1], lr)
-        rates = [-lr / (1.0 - first ** self._counts[name]) for name in names]
-        torch._foreach_addcdiv_([self.masters.masters[name] for name in names], moments, scales, rates)
+        device = self.masters.masters[names[0]].device
+        for decayed in (True, False):  # norms and biases do not decay
+            group = [name for name in names if (self.masters.masters[name].ndim > 1) == decayed]
+            if not group:
+                continue
+            counts = torch.tensor([float(self._counts[name]) for name in group], device=device)
+            torch._fused_adamw_(
+                [self.masters.masters[name] for name in group],
+                [gradients[name] for name in group],
+                [self._moments[name] for name in group],
+                [self._squares[name] for name in group],
+                [],
+                list(counts.unbind()),
+                lr=lr,
+                beta1=self.recipe.betas[0],
+                beta2=self.recipe.betas[1],
+                weight_decay=self.recipe.weight_decay if decayed else 0.0,
+                eps=_ADAM_EPS,
+                amsgrad=False,
+                maximize=False,
+            )
 
     def _decay(self, masters: list[Tensor], lr: float) -> None:
         """Decoupled weight decay. Callers leave out norms and biases."""

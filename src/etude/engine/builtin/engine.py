@@ -241,9 +241,9 @@ class BuiltinEngine:
         sampled = Sampled(
             tokens_b2=tokens[:, None],
             logprobs_b2=logprobs(tempered.weights_bv, totals, tokens)[:, None],
-            accepted_b=torch.zeros(active.size, dtype=torch.bool),
+            accepted_b=torch.zeros_like(tokens, dtype=torch.bool),
             finite_b=torch.isfinite(totals),
-        )
+        ).on_host()
         return self._end_all(sampled, *self._take(sampled))
 
     def _step_with_drafts(self) -> list[Answer]:
@@ -260,7 +260,7 @@ class BuiltinEngine:
         feeding.write_experts(out.experts_tlk)
         sampled = verify(
             out.logits_rv.unflatten(0, (-1, 2)), draft, torch.from_numpy(temperatures), seeds, positions + 1
-        )
+        ).on_host()
         ahead = sampled.accepted_b.numpy()
         rows.drafted[active] += there
         rows.accepted[active] += ahead

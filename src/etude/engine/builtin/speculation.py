@@ -55,6 +55,17 @@ class Sampled:
     finite_b: Tensor
     """Whether the logits are finite; if not, the tokens are meaningless."""
 
+    def on_host(self) -> Sampled:
+        """Return the same in the host's memory, after one copy from the device."""
+        if self.tokens_b2.is_cpu:
+            return self
+        bits_b2 = self.logprobs_b2.view(torch.int32).to(torch.int64)
+        flags_b2 = torch.stack((self.accepted_b, self.finite_b), dim=1).to(torch.int64)
+        parts = (self.tokens_b2, bits_b2, flags_b2)
+        copied = torch.cat(parts, dim=1).cpu().split([part.shape[1] for part in parts], dim=1)
+        accepted_b, finite_b = copied[2].bool().unbind(1)
+        return Sampled(copied[0], copied[1].to(torch.int32).view(torch.float32), accepted_b, finite_b)
+
 
 def propose(
     logits_bv: Tensor, temperatures_b: Tensor, seeds_b: NDArray[np.uint64], positions_b: NDArray[np.int64]
@@ -79,12 +90,17 @@ def verify(
     tempered = Tempered.of(logits_b2v.view(2 * rows, vocab), temperatures_b.repeat_interleave(2))
     weights_b2v, totals_b2 = tempered.weights_bv.view(rows, 2, vocab), tempered.totals().view(rows, 2)
     first, ahead = weights_b2v[:, 0], weights_b2v[:, 1]
-    accepted = _accepted(first, totals_b2[:, 0], draft, uniforms(seeds_b, positions_b, Stream.ACCEPT))
-    spare = uniforms(seeds_b, positions_b, Stream.TOKEN)
-    tokens = torch.stack((draft.tokens_b, draw(ahead, uniforms(seeds_b, positions_b + 1, Stream.TOKEN))), dim=1)
+    numbers = (
+        uniforms(seeds_b, positions_b, Stream.ACCEPT),
+        uniforms(seeds_b, positions_b, Stream.TOKEN),
+        uniforms(seeds_b, positions_b + 1, Stream.TOKEN),
+    )
+    deciding, spare, next_ = torch.stack(numbers).to(logits_b2v.device).unbind()
+    accepted = _accepted(first, totals_b2[:, 0], draft, deciding)
+    tokens = torch.stack((draft.tokens_b, draw(ahead, next_)), dim=1)
     if tempered.greedy_b is not None:
         best_b2 = weights_b2v.argmax(-1)
-        greedy = temperatures_b == 0
+        greedy = tempered.greedy_b[::2]
         accepted = torch.where(greedy, draft.valid_b & (best_b2[:, 0] == draft.tokens_b), accepted)
         tokens = torch.where(greedy[:, None], best_b2, tokens)
         redraw = ~accepted & ~greedy
