@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +14,29 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from safetensors.torch import load_file, save_file
 from tests.model.conftest import GROUPED, VOCAB
 from torch import Tensor
 
 from etude.model import (
+    ModelError,
     Transformer,
+    UnsupportedCheckpoint,
     adapter_state,
     adapters_of,
     begin_adapters,
+    checkpoint_digest,
+    checkpoint_faults,
     load_hf,
     merge_adapters,
+    read_config,
     save_adapter,
     save_hf,
+    survey,
 )
 from etude.model.checkpoints.slots import slots_of
 from etude.recipe.lora import LoraRecipe
 
-EVERY = ["attention", "mlp", "experts", "shared"]
 LATENT = {
     "model_type": "deepseek_v3",
     "q_lora_rank": 20,
@@ -47,6 +56,7 @@ LATENT = {
     "num_nextn_predict_layers": 0,
 }
 MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 16}
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning", "ignore::FutureWarning")
 CASES = {
     "llama": ({"model_type": "llama", "attention_bias": True}, ["attention", "mlp"]),
     "qwen3_moe": ({"model_type": "qwen3_moe", **MIXTURE}, ["attention", "experts"]),
@@ -159,3 +169,121 @@ def test_what_peft_writes_is_read(ours: Transformer, tmp_path: Path) -> None:
     }
     for name, tensor in adapter_state(found).items():
         assert torch.equal(adapter_state(again)[name], tensor), name
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("whole")
+    shape = GROUPED | CASES["qwen3_moe"][0] | {"mlp_only_layers": [0]}
+    save_hf(Transformer(read_config(shape)).initialise(0), place / "base")
+    stored(load_hf(place / "base"), ["attention", "mlp", "experts"], place)
+    return place
+
+
+@pytest.fixture
+def place(whole: Path, tmp_path: Path) -> Path:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def with_settings(**changes: Any) -> Callable[[Path], None]:
+    def change(place: Path) -> None:
+        file = place / "adapter/adapter_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    return change
+
+
+def with_tensors(change: Callable[[dict[str, Tensor]], object]) -> Callable[[Path], None]:
+    def changed(place: Path) -> None:
+        file = place / "adapter/adapter_model.safetensors"
+        tensors = load_file(file)
+        change(tensors)
+        save_file(tensors, file)
+
+    return changed
+
+
+Q, EXPERT = "base_model.model.model.layers.0.self_attn.q_proj", "base_model.model.model.layers.1.mlp.experts.2.up_proj"
+
+
+def renamed(before: str, after: str) -> Callable[[dict[str, Tensor]], object]:
+    return lambda tensors: tensors.update(
+        {name.replace(before, after): tensors.pop(name) for name in list(tensors) if before in name}
+    )
+
+
+def without_expert(tensors: dict[str, Tensor]) -> None:
+    for half in "AB":
+        del tensors[f"{EXPERT}.lora_{half}.weight"]
+
+
+def an_adapter_of_an_adapter(place: Path) -> None:
+    shutil.copy(place / "adapter/adapter_config.json", place / "base")
+
+
+def half_a_file(place: Path) -> None:
+    file = place / "adapter/adapter_model.safetensors"
+    os.truncate(file, file.stat().st_size // 2)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda place: shutil.rmtree(place / "base"), r"holds adapters of \.\./base, which is not there: download it"),
+        (an_adapter_of_an_adapter, "holds adapters itself: merge those first"),
+        (lambda place: (place / "adapter/adapter_model.safetensors").unlink(), "lacks adapter_model.safetensors"),
+        (half_a_file, "adapter_model.safetensors"),
+        (with_settings(peft_type="IA3"), "peft_type = 'IA3': only LORA is read"),
+        (with_settings(use_dora=True), "use_dora = true, which is not implemented"),
+        (with_settings(modules_to_save=["lm_head"]), 'modules_to_save = ."lm_head".'),
+        (with_settings(r="8"), "r = '8'"),
+        (with_settings(r=4), r"rank 3 for model\.layers.* and adapter_config\.json says 4"),
+        (with_settings(alpha_pattern=[1]), "alpha_pattern is no table of numbers"),
+        (with_settings(alpha_pattern={"(.*)*x": 2}), "only names with a few"),
+        (
+            with_tensors(lambda tensors: tensors.pop(f"{Q}.lora_B.weight")),
+            "only one of the two matrices of model.layers",
+        ),
+        (with_tensors(renamed("q_proj", "r_proj")), r"adapts model\.layers\.0\.self_attn\.r_proj, which no adapter"),
+        (with_tensors(renamed("layers.0.self_attn.q_proj", "embed_tokens")), r"adapts model\.embed_tokens, which no"),
+        (with_tensors(renamed("lora_A", "lora_magnitude_vector")), "which is no matrix of a LoRA adapter"),
+        (with_tensors(without_expert), r"adapts only some experts of layers\.1\.mlp\.experts\.up_proj, not expert 2"),
+        (
+            with_tensors(lambda tensors: tensors.update({f"{Q}.lora_A.weight": torch.zeros(3, 8)})),
+            r"lora_A\.weight of shape \(3, 8\), the base needs \(3, 32\)",
+        ),
+        (
+            with_tensors(lambda tensors: tensors[f"{Q}.lora_A.weight"].fill_(torch.nan)),
+            r"q_proj\.lora_A\.weight has 96 of 96 numbers that are not finite",
+        ),
+    ],
+)
+def test_a_damaged_folder_is_one_line(place: Path, spoil: Callable[[Path], object], says: str) -> None:
+    spoil(place)
+    with pytest.raises(ModelError, match=says) as told:
+        load_hf(place / "adapter")
+    assert "\n" not in str(told.value)
+    if "finite" in says:
+        assert checkpoint_faults(place / "adapter")
+        return
+    with pytest.raises((UnsupportedCheckpoint, AssertionError), match=says):
+        assert not (found := survey(place / "adapter").problems), found[0]
+
+
+def test_a_folder_with_adapters_tells_what_a_checkpoint_tells(place: Path) -> None:
+    found = survey(place / "adapter")
+    assert (found.config, found.problems) == (survey(place / "base").config, ())
+    before = checkpoint_digest(place / "adapter")
+    with_tensors(lambda tensors: tensors[f"{Q}.lora_A.weight"].add_(1))(place)
+    assert checkpoint_digest(place / "adapter") != before != checkpoint_digest(place / "base")
+    with pytest.raises(ModelError, match="merge them first, or write them alone"):
+        save_hf(load_hf(place / "adapter"), place / "new")
+    assert not (place / "new").exists()
+
+
+def test_other_scales_are_read_as_peft_means_them(place: Path) -> None:
+    with_settings(use_rslora=True, alpha_pattern={r"layers\.0\.self_attn\.q_proj": 9.0})(place)
+    scales = {name: adapter.scale for name, adapter in adapters_of(load_hf(place / "adapter")).items()}
+    assert scales.pop("layers.0.self_attn.q_proj.weight") == pytest.approx(9 / 3**0.5)
+    assert set(scales.values()) == {6 / 3**0.5}

@@ -23,7 +23,7 @@ from torch import Tensor
 from etude.journal.files import write_atomically
 from etude.model.adapters import adapters_of, attach_adapter, freeze_all_but_adapters, matrices_of
 from etude.model.checkpoints.folder import CheckpointFolder, file_in
-from etude.model.checkpoints.slots import slots_of, without_memory
+from etude.model.checkpoints.slots import Slot, slots_of, without_memory
 from etude.model.checkpoints.tensor_file import StoredTensor, read_header, read_into, read_json_file, write_tensors
 from etude.model.checkpoints.writing import copy_travelling, save_hf
 from etude.model.config import ModelConfig
@@ -36,6 +36,8 @@ from etude.model.transformer import Transformer
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _MATRIX = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _STACK = re.compile(r"(.+\.mlp\.experts)(\.base_layer)*")
+_PATTERN, _STARS = re.compile(r"\^?([\w\-.*]|\\[.\-])*\$?"), 3
+"""Regular expressions that cannot take long, and their maximum number of stars."""
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "bias": ("none",),
     "use_dora": (False,),
@@ -163,7 +165,7 @@ class AdapterFolder:
         for module in found:
             slot = slots.get(f"{module}.weight")
             if stack := _STACK.fullmatch(module):
-                pieces |= self._joined(stack[1], found[module])
+                pieces |= self._joined(stack[1], found[module], slots)
             elif slot is None or slot.parameter not in known:
                 raise UnsupportedCheckpoint(f"adapts {module}, which no adapter here can")
             elif slot.expert is not None:
@@ -189,11 +191,10 @@ class AdapterFolder:
         a, b = (tuple(found[module][half] for module in modules) for half in "AB")
         return _Piece(modules[0], a, b, rank)
 
-    def _joined(self, stack: str, halves: Mapping[str, str]) -> dict[str, _Piece]:
+    def _joined(self, stack: str, halves: Mapping[str, str], slots: Mapping[str, Slot]) -> dict[str, _Piece]:
         """Return the pieces of experts whose matrices PEFT has joined. Which of the two stacks they belong to follows
         from their shapes, since PEFT nests whichever comes first."""
-        network = without_memory(self.config)
-        slots, mixture = slots_of(network), self.config.mixture
+        mixture = self.config.mixture
         if mixture is None or f"{stack}.0.gate_proj.weight" not in slots:
             raise UnsupportedCheckpoint(f"adapts {stack}, and the network has no such experts")
         inner, width, experts = mixture.width, self.config.hidden_size, mixture.experts
@@ -308,6 +309,10 @@ def _require_plain_lora(described: Path, settings: Mapping[str, Any]) -> None:
         pattern = settings.get(name) or {}
         if not isinstance(pattern, dict) or not all(isinstance(value, int | float) for value in pattern.values()):
             raise UnsupportedCheckpoint(f"{described} is damaged: its {name} is no table of numbers")
+        if strange := [key for key in pattern if not _PATTERN.fullmatch(key) or key.count("*") > _STARS]:
+            raise UnsupportedCheckpoint(
+                f"{described} has {strange[0][:60]!r} in its {name}: only names with a few .* are read"
+            )
 
 
 def _base_of(folder: Path, named: Any) -> Path:
@@ -331,11 +336,8 @@ def _by_pattern(settings: Mapping[str, Any], pattern: str, module: str, usual: s
     """Return a module's rank or alpha: that of the first matching pattern, a regular expression for the end of its
     name."""
     for key, value in (settings.get(pattern) or {}).items():
-        try:
-            if re.fullmatch(rf"(.*\.)?({key})", module):
-                return value
-        except re.error as error:
-            raise UnsupportedCheckpoint(f"says {pattern} for {key[:60]!r}, which is no regular expression") from error
+        if re.fullmatch(rf"(.*\.)?({key})", module):
+            return value
     return settings[usual]
 
 
