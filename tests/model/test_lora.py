@@ -16,6 +16,7 @@ from etude.model import (
     CannotQuantise,
     ModelError,
     Transformer,
+    adapter_size,
     adapter_state,
     adapters_of,
     begin_adapters,
@@ -29,6 +30,7 @@ from etude.model import (
 )
 from etude.model.experts import experts_grouped, experts_padded, experts_reference, experts_tiled, experts_wide
 from etude.model.lora import ExpertAdapters, LowRank
+from etude.model.tiles import linear
 from etude.recipe.lora import LoraRecipe
 from etude.recipe.precision import PrecisionRecipe
 
@@ -68,6 +70,7 @@ def test_fresh_adapters_change_no_bit_and_alone_are_trained(model_of: Any, token
     assert torch.equal(model(tokens).logits_btv, before)
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert trained == set(adapter_state(model))
+    assert adapter_size(model_of(q_lora_rank=20), EVERY) == sum(map(Tensor.numel, adapter_state(model).values()))
     kinds = {
         name.split(".", 2)[2].removesuffix(".weight") for name in adapters_of(model) if name.startswith("layers.1")
     }
@@ -119,7 +122,7 @@ def of_experts(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
             del low.a, low.b  # as parameters they would be leaves of their own
             low.a, low.b = tensors[6 + 2 * place : 8 + 2 * place]
             setattr(lora, name, low)
-        return f(*tensors[:6], lora)
+        return f(*tensors[:6], lora=lora)
 
     return computed
 
@@ -186,14 +189,24 @@ def test_merging_in_bf16_rounds_once(model_of: Any) -> None:
 
 @pytest.mark.parametrize(
     "precision",
-    [{"experts": "fp8_block", "emulate": True}, {"kernels": "reference"}, {"emulate": True}],
+    [{"experts": "mxfp8", "emulate": True}, {"kernels": "reference"}, {"emulate": True}],
     ids=str,
 )
-def test_experts_with_adapters_have_no_low_precision(model_of: Any, precision: dict[str, Any]) -> None:
-    asked = PrecisionRecipe(**precision)
+def test_experts_with_adapters_have_no_low_precision(precision: dict[str, Any]) -> None:
     with pytest.raises(CannotQuantise, match=r"leave experts out of lora\.targets"):
-        compute_with(adapted(model_of()), asked)
-    compute_with(adapted(model_of(), LoraRecipe(rank=3, targets=["attention", "shared"])), asked)
+        compute_with(adapted(network(torch.float32, PrecisionRecipe())), PrecisionRecipe(**precision))
+
+
+def test_adapters_of_rounded_layers_are_not_rounded() -> None:
+    rounded = PrecisionRecipe(experts="mxfp8", also=["shared", "attention"], emulate=True, invariant=True)
+    recipe = LoraRecipe(rank=3, alpha=6.0, targets=["attention", "mlp", "shared"])
+    model = adapted(network(torch.bfloat16, rounded), recipe)
+    compute_with(model, rounded)
+    attention = model.layers[0].self_attn
+    x = torch.randn(1, 9, 64, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    y, low = attention.q_proj(x), attention.q_proj.lora
+    attention.q_proj.lora = None
+    assert torch.equal(y, attention.q_proj(x) + linear(linear(x, low.a) * low.scale, low.b))
 
 
 def test_targets_that_are_not_there_are_named(model_of: Any) -> None:

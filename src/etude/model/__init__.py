@@ -5,6 +5,7 @@ Latent or grouped-query attention, dense layers or mixtures of experts, multi-to
 """
 
 from etude.model.adapters import (
+    adapter_size,
     adapters_of,
     begin_adapters,
     changing_buffers,
@@ -72,6 +73,7 @@ __all__ = [
     "Transformer",
     "UnsupportedCheckpoint",
     "Yarn",
+    "adapter_size",
     "adapter_state",
     "adapters_of",
     "begin_adapters",

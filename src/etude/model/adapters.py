@@ -7,6 +7,7 @@ stays as in the model that the adapters belong to.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -45,6 +46,13 @@ def begin_adapters(
             scale = recipe.alpha / recipe.rank
             attach_adapter(model, name, fresh_adapter(parameters[name], recipe.rank, scale, generator).to(dtype))
     return freeze_all_but_adapters(model)
+
+
+def adapter_size(model: Transformer, recipe: LoraRecipe) -> int:
+    """Return the number of numbers in the adapters that the recipe asks for, of which this network has none yet."""
+    parameters = dict(model.named_parameters())
+    shapes = [parameters[name].shape for target, name in matrices_of(model) if target in recipe.targets]
+    return sum(recipe.rank * (shape[-2] + shape[-1]) * math.prod(shape[:-2]) for shape in shapes)
 
 
 def without_matrices(model: Transformer, targets: list[LoraTarget]) -> list[LoraTarget]:

@@ -2,7 +2,8 @@
 
 Emulated low precision is delegated to `precision/rounded.py`, and layers built from low-precision kernels to
 `precision/kernels`. Weights that are stored quantised (`ServedExperts` in rounding.py) do not pass through this module.
-In all other cases one of five functions computes the same result:
+In all other cases one of five functions computes the same result, given the experts' stacked gate, up and down
+projections and their adapters:
 - `experts_reference`: one expert after the other, plain torch. It is the specification that low-precision kernels are
   tested against.
 - `experts_grouped`: tokens sorted by expert, grouped matmuls. Fastest for training batches.
@@ -18,7 +19,7 @@ In all other cases one of five functions computes the same result:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -69,49 +70,38 @@ def expert_matmul(
     if numerics is not None:
         return rounded_experts(x_nd, experts_nk, gates_nk, (gate, up), (down,), numerics)
     if invariant:
-        return experts_tiled(x_nd, experts_nk, gates_nk, gate, up, down, lora)
+        return experts_tiled(x_nd, experts_nk, gates_nk, gate, up, down, lora=lora)
     width = gate.shape[0] * gate.shape[1]
     if width <= SMALL_WIDTH and not torch.is_grad_enabled():
         if experts_nk.numel() <= WIDE_MAX_PAIRS:
-            return experts_wide(x_nd, experts_nk, gates_nk, gate, up, down, lora)
+            return experts_wide(x_nd, experts_nk, gates_nk, gate, up, down, lora=lora)
         if experts_nk.numel() <= PADDED_MAX_PAIRS:
-            return experts_padded(x_nd, experts_nk, gates_nk, gate, up, down, lora)
+            return experts_padded(x_nd, experts_nk, gates_nk, gate, up, down, lora=lora)
     if _grouped_fits(x_nd, gate):
-        return experts_grouped(x_nd, experts_nk, gates_nk, gate, up, down, lora)
-    return experts_reference(x_nd, experts_nk, gates_nk, gate, up, down, lora)
+        return experts_grouped(x_nd, experts_nk, gates_nk, gate, up, down, lora=lora)
+    return experts_reference(x_nd, experts_nk, gates_nk, gate, up, down, lora=lora)
 
 
 def experts_reference(
-    x_nd: Tensor,
-    experts_nk: Tensor,
-    gates_nk: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    down: Tensor,
-    lora: ExpertAdapters | None = None,
+    x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, *stacks: Tensor, lora: ExpertAdapters | None = None
 ) -> Tensor:
     out = torch.zeros_like(x_nd)
 
     def of_expert(number: int) -> Product:
         return lambda x, stack: F.linear(x, stack[number])
 
-    for expert in range(gate.shape[0]):
+    for expert in range(len(stacks[0])):
         token, choice = (experts_nk == expert).nonzero(as_tuple=True)
-        y = _swiglu(x_nd[token], gate, up, down, lora, of_expert(expert))
+        y = _swiglu(x_nd[token], stacks, lora, of_expert(expert))
         out = out.index_add(0, token, (y * gates_nk[token, choice, None]).to(out.dtype))
     return out
 
 
 def experts_wide(
-    x_nd: Tensor,
-    experts_nk: Tensor,
-    gates_nk: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    down: Tensor,
-    lora: ExpertAdapters | None = None,
+    x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, *stacks: Tensor, lora: ExpertAdapters | None = None
 ) -> Tensor:
-    experts = gate.shape[0]
+    gate, up, down = stacks
+    experts = len(gate)
     weight_ne = x_nd.new_zeros(x_nd.shape[0], experts).scatter(1, experts_nk, gates_nk.to(x_nd.dtype))
 
     def spread(x_nd: Tensor, stack: Tensor) -> Tensor:
@@ -133,35 +123,23 @@ def experts_wide(
 
 
 def experts_padded(
-    x_nd: Tensor,
-    experts_nk: Tensor,
-    gates_nk: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    down: Tensor,
-    lora: ExpertAdapters | None = None,
+    x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, *stacks: Tensor, lora: ExpertAdapters | None = None
 ) -> Tensor:
-    experts, choices = gate.shape[0], experts_nk.shape[1]
+    experts, choices = len(stacks[0]), experts_nk.shape[1]
     flat = experts_nk.flatten()
     count = torch.bincount(flat, minlength=experts)
     rows = -(-int(count.max()) // ROWS_STEP) * ROWS_STEP
     row_of_pair = pair_rows(flat, count, torch.arange(experts, device=flat.device) * rows)
     x = x_nd.index_select(0, tokens_of_rows(row_of_pair, experts * rows, choices)).view(experts, rows, -1)
-    y = _swiglu(x, gate, up, down, lora, lambda x, stack: torch.bmm(x, stack.mT))
+    y = _swiglu(x, stacks, lora, lambda x, stack: torch.bmm(x, stack.mT))
     y = y.flatten(0, 1).index_select(0, row_of_pair).view(*experts_nk.shape, -1)
     return torch.bmm(gates_nk.unsqueeze(1).to(y.dtype), y).squeeze(1)
 
 
 def experts_grouped(
-    x_nd: Tensor,
-    experts_nk: Tensor,
-    gates_nk: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    down: Tensor,
-    lora: ExpertAdapters | None = None,
+    x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, *stacks: Tensor, lora: ExpertAdapters | None = None
 ) -> Tensor:
-    experts, choices = gate.shape[0], experts_nk.shape[1]
+    experts, choices = len(stacks[0]), experts_nk.shape[1]
     flat = experts_nk.flatten()
     count = torch.bincount(flat, minlength=experts)
     if x_nd.device.type == "cpu":
@@ -173,41 +151,34 @@ def experts_grouped(
     row_of_pair = pair_rows(flat, count, ends - count_up)
     offsets = ends.to(torch.int32)
     x = cast(Tensor, Spread.apply(x_nd, row_of_pair, rows, choices))
-    y = _swiglu(x, gate, up, down, lora, lambda x, stack: F.grouped_mm(*_aligned(x, stack), offs=offsets))
+    y = _swiglu(x, stacks, lora, lambda x, stack: F.grouped_mm(*_aligned(x, stack), offs=offsets))
     y = cast(Tensor, Gather.apply(y, row_of_pair)).view(*experts_nk.shape, -1)
     return torch.bmm(gates_nk.unsqueeze(1).to(y.dtype), y).squeeze(1)
 
 
 def experts_tiled(
-    x_nd: Tensor,
-    experts_nk: Tensor,
-    gates_nk: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    down: Tensor,
-    lora: ExpertAdapters | None = None,
+    x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, *stacks: Tensor, lora: ExpertAdapters | None = None
 ) -> Tensor:
-    (experts, _, d), choices, rows = gate.shape, experts_nk.shape[1], tile_rows(x_nd.dtype)
+    (experts, _, d), choices, rows = stacks[0].shape, experts_nk.shape[1], tile_rows(x_nd.dtype)
     flat = experts_nk.flatten()
     count = torch.bincount(flat, minlength=experts)
     calls = -(-int(count.max()) // rows)
     turn = pair_rows(flat, count, torch.zeros_like(count))
     row_of_pair = (turn // rows * experts + flat) * rows + turn % rows
     x = cast(Tensor, Spread.apply(x_nd, row_of_pair, calls * experts * rows, choices)).view(calls, experts, rows, d)
-    y = _swiglu(x, gate, up, down, lora, grouped, silu)
+    y = _swiglu(x, stacks, lora, grouped, silu)
     y = cast(Tensor, Gather.apply(y.flatten(0, 2), row_of_pair))
     return weighted_sum(gates_nk, y.view(*experts_nk.shape, d))
 
 
 def _swiglu(
     x: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    down: Tensor,
+    stacks: Sequence[Tensor],
     lora: ExpertAdapters | None,
     product: Product,
     activate: Callable[[Tensor], Tensor] = F.silu,
 ) -> Tensor:
+    gate, up, down = stacks
     low_gate, low_up, low_down = _adapters(lora)
     h = activate(projected(x, gate, low_gate, product)) * projected(x, up, low_up, product)
     return projected(h, down, low_down, product)
