@@ -19,8 +19,18 @@ from tests.text.formats.tiny import merged_file
 from etude.lineage import LineageError, require_supported
 from etude.lineage.base import adopt_base, find_base, network_of
 from etude.lineage.stages import stages_of
-from etude.model import Transformer, config_from_recipe, load_hf, save_hf
+from etude.model import (
+    Transformer,
+    adapters_of,
+    begin_adapters,
+    config_from_recipe,
+    load_hf,
+    merge_adapters,
+    save_adapter,
+    save_hf,
+)
 from etude.recipe import Recipe, RecipeError, load_recipe, save_recipe
+from etude.recipe.lora import LoraRecipe
 
 SMALL = small_recipe(Path("code")).model.model_dump(exclude={"from_", "weights", "embedding_scale"})
 
@@ -65,6 +75,40 @@ def test_the_stage_base_takes_over_weights_and_tokenizer(published: Path, tmp_pa
     shutil.rmtree(published)
     require_supported(begun, context.paths)
     assert network_of(begun, context.paths).hidden_size == 32, "the folder is needed once"
+
+
+@pytest.mark.parametrize("own_tokenizer", [False, True])
+def test_adapters_are_merged_into_their_base(published: Path, tmp_path: Path, own_tokenizer: bool) -> None:
+    adapted = begin_adapters(load_hf(published), LoraRecipe(rank=2, targets=["attention", "experts"]))
+    for adapter in adapters_of(adapted).values():
+        torch.nn.init.normal_(adapter.b, std=0.1)
+    save_adapter(adapted, tmp_path / "adapter", published, published if own_tokenizer else None)
+    context = open_context(
+        tmp_path / "run", recipe(tmp_path / "adapter", harness={"format": "auto", "profile": "full"})
+    )
+    require_supported(context.recipe, context.paths)
+    asyncio.run(adopt_base(context))
+    expected = merge_adapters(adapted).state_dict()
+    taken = load_hf(context.paths.model("base")).state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in taken.items())
+    assert {file.name for file in context.paths.model("base").iterdir()} == {
+        file.name for file in published.iterdir() if file.name != "README.md"
+    }
+    assert (context.paths.root / "tokenizer.json").read_bytes() == (published / "tokenizer.json").read_bytes()
+    shutil.rmtree(published)
+    again = open_context(tmp_path / "other", context.recipe)
+    with pytest.raises(LineageError, match=r"model\.from: .* is not there: download it") as told:
+        require_supported(again.recipe, again.paths)
+    assert "\n" not in str(told.value)
+
+
+def test_adapters_need_matrices_of_their_targets(published: Path) -> None:
+    asked = {"rank": 4, "targets": ["attention", "experts"]}
+    adamw = {stage: {"optimizer": {"name": "adamw"}} for stage in ("sft", "rl")}
+    require_supported(recipe(published, **AUTO, **adamw, lora=asked))
+    dense = recipe(Path("recipes/shapes/tiny-qwen3"), **AUTO, **adamw, lora=asked)
+    with pytest.raises(LineageError, match=r'lora\.targets names "experts": the network of model\.from has no experts'):
+        find_base(dense, shape_only=True)
 
 
 def test_a_run_is_a_model_too(tmp_path: Path) -> None:

@@ -292,8 +292,15 @@ def export(
         str | None,
         typer.Option(help="Quantise the routed experts: mxfp8, nvfp4, fp8_block or fp8_row; by default they are not."),
     ] = None,
+    adapter: Annotated[
+        bool,
+        typer.Option("--adapter", help="Write the trained adapters alone, as a PEFT folder; else they are merged."),
+    ] = False,
 ) -> int:
     """Write the model of a run as a Hugging Face checkpoint: weights, config.json, tokenizer.json.
+
+    Adapters (lora.rank) are merged into the weights. --adapter writes them alone, as PEFT's adapter_config.json and
+    adapter_model.safetensors, and says what PEFT cannot load of them.
 
     The layout is DeepSeek's published one; that of quantised experts is ModelOpt's, DeepSeek's or
     compressed-tensors'. A model with non-finite or clipped weights is not written: one line names the tensor, and the
@@ -304,10 +311,11 @@ def export(
       etude export runs/tiny tiny-agent
       etude export runs/tiny tiny-agent-mxfp8 --experts mxfp8
       etude export runs/tiny tiny-base --stage pretrain
+      etude export runs/ours ours-lora --adapter
     """
     from etude.cli.export import export_command
 
-    return export_command(run_folder, folder, stage, experts)
+    return export_command(run_folder, folder, stage, experts, adapter)
 
 
 @app.command()

@@ -21,6 +21,8 @@ def describe_plan(recipe: Recipe) -> str:
     if recipe.model.from_:
         lines.append(f"# base            {find_base(recipe, shape_only=True)}")
     lines.append(f"# parameters      {plan.parameters:,} ({plan.active:,} active per token)")
+    if recipe.lora.rank:
+        lines.append(f"# trained         {plan.trained:,} of adapters")
     lines.append(f"# memory          about {plan.memory_bytes / 1e6:,.0f} MB in the trainer, without the interpreter")
     lines.append(f"# boxes           {describe_boxes(recipe)}")
     lines += [f"# {stage:<15} {tokens:>12,} tokens  about {seconds:,.0f} s" for stage, tokens, seconds in plan.stages]

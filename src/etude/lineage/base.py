@@ -14,8 +14,21 @@ from etude.harness import format_of
 from etude.journal import RunPaths
 from etude.lineage.context import RunContext
 from etude.lineage.state import LineageError, finished_stage
-from etude.model import ModelConfig, Survey, Transformer, UnsupportedCheckpoint, config_from_recipe, save_hf, survey
+from etude.model import (
+    AdapterFolder,
+    ModelConfig,
+    Survey,
+    Transformer,
+    UnsupportedCheckpoint,
+    config_from_recipe,
+    load_hf,
+    merge_adapters,
+    save_hf,
+    survey,
+    without_matrices,
+)
 from etude.model.checkpoints.folder import file_in
+from etude.model.checkpoints.slots import without_memory
 from etude.model.checkpoints.writing import TRAVELLING
 from etude.recipe import Recipe
 from etude.recipe.precision import PrecisionRecipe
@@ -31,6 +44,8 @@ _OF_EXPERTS = ("experts", "also", "kernels", "reciprocal_bits")
 @dataclass(frozen=True, slots=True)
 class Base:
     folder: Path
+    tokenizer: Path
+    """Folder of the tokenizer and the chat template: adapters may leave them to their base."""
     survey: Survey
     format: FoundFormat | None
     """The chat format, if the recipe leaves it to the folder's chat template."""
@@ -51,11 +66,12 @@ def find_base(recipe: Recipe, *, shape_only: bool = False) -> Base:
     Raises LineageError, in one line, if a run cannot begin with it."""
     folder = _named_folder(recipe)
     try:
-        brought = [name for name in TRAVELLING if file_in(folder, name) is not None]
+        beside = _with_tokenizer(folder)
+        brought = [name for name in TRAVELLING if file_in(beside, name) is not None]
         read_tokenizer = not recipe.own_tokenizer and ("tokenizer.json" in brought or not shape_only)
-        tokenizer = open_tokenizer(folder) if read_tokenizer else None
+        tokenizer = open_tokenizer(beside) if read_tokenizer else None
         found = survey(folder, vocabulary=tokenizer.vocab_size if tokenizer else None)
-        form = _form(recipe, folder, tokenizer) if tokenizer else None
+        form = _form(recipe, beside, tokenizer) if tokenizer else None
     except (UnsupportedCheckpoint, TokenizerError) as error:
         raise LineageError(f"model.from: {error}") from error
     if recipe.model.weights == "stored" and (found.weights or not shape_only):
@@ -63,12 +79,17 @@ def find_base(recipe: Recipe, *, shape_only: bool = False) -> Base:
         if problems:
             raise LineageError(f"model.from: {folder} {'; '.join(problems)}")
     _require_fit(recipe, found.config)
-    return Base(folder, found, form)
+    return Base(folder, beside, found, form)
 
 
 def _named_folder(recipe: Recipe) -> Path:
     place = Path(recipe.model.from_).expanduser()
     return (finished_stage(place).model if (place / "recipe.toml").is_file() else place).resolve()
+
+
+def _with_tokenizer(folder: Path) -> Path:
+    adapters = AdapterFolder.open(folder) if file_in(folder, "tokenizer.json") is None else None
+    return adapters.base.path if adapters else folder
 
 
 def _form(recipe: Recipe, folder: Path, tokenizer: Tokenizer | PretrainedTokenizer) -> FoundFormat | None:
@@ -99,8 +120,18 @@ def _require_fit(recipe: Recipe, network: ModelConfig) -> None:
         raise LineageError("stages: the network of model.from has no MTP heads to train; leave out mtp")
     _require_experts(recipe, network)
     widths = [network.hidden_size, *([network.mixture.width] if network.mixture else [])]
+    _require_targets(recipe, network)
     if recipe.precision.experts not in ("bf16", "fp8_block") and any(width % 32 for width in widths):
         raise LineageError(f"precision.experts rounds blocks of 32 numbers, the network of model.from is {widths} wide")
+
+
+def _require_targets(recipe: Recipe, network: ModelConfig) -> None:
+    """Raise LineageError if adapters are asked for, and the network lacks the matrices that would have them."""
+    if not recipe.lora.rank:
+        return
+    if missing := without_matrices(without_memory(network), recipe.lora.targets):
+        what = {"mlp": "dense feed-forwards", "experts": "experts", "shared": "shared experts"}[missing[0]]
+        raise LineageError(f'lora.targets names "{missing[0]}": the network of model.from has no {what}; leave it out')
 
 
 def _require_experts(recipe: Recipe, network: ModelConfig) -> None:
@@ -131,7 +162,8 @@ def network_of(recipe: Recipe, paths: RunPaths | None = None) -> ModelConfig:
 
 async def adopt_base(context: RunContext) -> dict[str, Any]:
     """Put the named model into the run's folder, as the model of the stage `base`. Its files are linked where the file
-    system can. Tokenizer and chat template are also copied to the place where every stage looks for them."""
+    system can; adapters are merged into their base. Tokenizer and chat template are also copied to the place where
+    every stage looks for them."""
     asked = context.recipe.model
     base = await asyncio.to_thread(find_base, context.recipe)
     await asyncio.to_thread(_adopt, context, base)
@@ -153,13 +185,17 @@ def _adopt(context: RunContext, base: Base) -> None:
     aside.mkdir(parents=True)
     if recipe.model.weights == "random":
         save_hf(Transformer(base.survey.config).initialise(recipe.seed), aside)
+    elif AdapterFolder.open(base.folder):
+        save_hf(merge_adapters(load_hf(base.folder)), aside)
     else:
         weights = [path.name for path in base.folder.glob("*.safetensors*")]
-        for name in ("config.json", *TRAVELLING, *sorted(weights)):
+        for name in ("config.json", *sorted(weights)):
             if (file := file_in(base.folder, name)) is not None:
                 _link(file.resolve(), aside / name)
-                if name in TRAVELLING:
-                    shutil.copyfile(file, paths.root / name)
+    for name in TRAVELLING if recipe.model.weights == "stored" else ():
+        if (file := file_in(base.tokenizer, name)) is not None:
+            _link(file.resolve(), aside / name)
+            shutil.copyfile(file, paths.root / name)
     shutil.rmtree(folder, ignore_errors=True)
     aside.replace(folder)
 

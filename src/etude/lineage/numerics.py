@@ -16,7 +16,16 @@ from torch import Tensor
 
 from etude.engine.builtin import BuiltinEngine
 from etude.lineage.state import Finished, LineageError, dtype_of, finished_stage
-from etude.model import CannotQuantise, Transformer, checkpoint_doubts, checkpoint_faults, compute_with, load_hf, serve
+from etude.model import (
+    CannotQuantise,
+    Transformer,
+    checkpoint_doubts,
+    checkpoint_faults,
+    compute_with,
+    load_hf,
+    merge_adapters,
+    serve,
+)
 from etude.model.drift import LayerDrift, activation_faults, layer_drift, record_pass
 from etude.model.precision.weight_checks import Fault
 from etude.pretrain.sft import demonstrations, learnt_and_held_out
@@ -74,7 +83,7 @@ def examine(
     report.faults, report.doubts = checkpoint_faults(folder), checkpoint_doubts(folder)
     if report.faults:
         return report
-    exact_model = load_hf(folder, torch.float32)
+    exact_model = merge_adapters(load_hf(folder, torch.float32))
     tokens = held_out_sequences(found, exact_model.config.max_position_embeddings, sequences)
     report.sequences, report.tokens = len(tokens), sum(map(len, tokens))
     exact = [record_pass(exact_model, one) for one in tokens]
@@ -142,7 +151,7 @@ def _on_its_own_tokens(trainer: Transformer, engine: BuiltinEngine, tokens: Sequ
 
 
 def _network(folder: Path, dtype: torch.dtype, precision: PrecisionRecipe) -> Transformer:
-    model = load_hf(folder, dtype)
+    model = merge_adapters(load_hf(folder, dtype))  # as it would be exported: adapters are never rounded
     compute_with(model, precision)
     return model
 

@@ -13,7 +13,8 @@ from etude.corpus import code_bytes
 from etude.lineage.base import network_of
 from etude.lineage.probe import Pace, probe
 from etude.lineage.stages import stages_of
-from etude.model import parameters_of
+from etude.model import adapter_size, parameters_of
+from etude.model.checkpoints.slots import without_memory
 from etude.recipe import Recipe
 from etude.rl import evaluated_steps
 from etude.tasks.sources.microrepo.bugs import SEEN_KINDS
@@ -48,6 +49,8 @@ class RunPlan:
     compute: Compute
     pace: Pace
     parameters: int
+    trained: int
+    """Number of parameters that the run trains: all, or those of adapters."""
     active: int
     """Number of parameters that one token uses."""
     memory_bytes: float
@@ -64,8 +67,10 @@ def plan_run(recipe: Recipe) -> RunPlan:
     passes = (max(stage.length, min(stage.batch * stage.length, stage.microbatch_tokens)) for stage in stages)
     longest = max(recipe.rl.microbatch_tokens, *passes)
     activations = longest * (config.hidden_size * 40 * config.num_hidden_layers + config.vocab_size * 3) * 4
-    memory = count.total * _BYTES_PER_PARAMETER + activations
-    return RunPlan(compute, pace, count.total, count.active, memory, plan_stages(recipe, pace))
+    trained = adapter_size(without_memory(config), recipe.lora) if recipe.lora.rank else count.total
+    frozen = count.total if recipe.lora.rank else 0
+    memory = trained * _BYTES_PER_PARAMETER + frozen * compute.dtype.itemsize + activations
+    return RunPlan(compute, pace, count.total, trained, count.active, memory, plan_stages(recipe, pace))
 
 
 def plan_stages(recipe: Recipe, pace: Pace) -> list[tuple[str, int, float]]:

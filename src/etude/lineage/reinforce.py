@@ -19,7 +19,7 @@ from etude.lineage.context import RunContext
 from etude.lineage.prepare import require_held_out, usable_tasks
 from etude.lineage.state import LineageError
 from etude.lineage.summary import one_edit
-from etude.model import compute_with, load_hf, restore, save_hf, serve
+from etude.model import begin_adapters, compute_with, load_hf, restore, save_trained, serve
 from etude.recipe import Recipe
 from etude.recipe.acting import EvaluationRecipe
 from etude.rl import Crew, RlRun, dismiss, evaluated_steps, gather_crew
@@ -125,13 +125,14 @@ async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, versio
 def _save_version(context: RunContext, store: WeightStore, version: int, folder: Path) -> Path:
     """Write a published weight version as a checkpoint for an engine that is to serve exactly this version. From the
     store, an engine would serve the latest version after a restart."""
-    model = load_hf(context.paths.model(context.recipe.before("rl")), context.compute().dtype)
-    compute_with(model, context.recipe.precision)
+    recipe, dtype = context.recipe, context.compute().dtype
+    model = begin_adapters(load_hf(context.paths.model(recipe.before("rl")), dtype), recipe.lora, dtype=dtype)
+    compute_with(model, recipe.precision)
     serve(model)
     into_module(model, store.read(version))
     restore(model)
     # Saving folds the embedding's scale into its weights, which is exact only in a wider dtype.
-    save_hf(model.float(), folder, context.paths.root)
+    save_trained(model.float(), folder, context.paths.model("base"), context.paths.root)
     return folder
 
 
@@ -195,6 +196,7 @@ async def start_engine(
         version,
         False,
         recipe.precision.model_dump(mode="json"),
+        recipe.lora.model_dump(mode="json") if store else None,
     )
 
 

@@ -35,7 +35,9 @@ def _supervised(
         return await _run_as_service(context, name, recipe)
 
     beside = tuple(f"stages/{name}/{file}" for file in ("metrics.jsonl", "result.json", "before.json", "compute.json"))
-    return Stage(name, title, ("model", name, "compute", "precision"), _model(name), run, require, needs, beside)
+    return Stage(
+        name, title, ("model", name, "compute", "precision", "lora"), _model(name), run, require, needs, beside
+    )
 
 
 async def _run_as_service(context: RunContext, stage: str, recipe: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +141,7 @@ def _trained(name: str, recipe: Recipe) -> Stage:
             return Stage(
                 name,
                 "RL",
-                ("rl", *_ACTING),
+                ("rl", "lora", *_ACTING),
                 _model(name),
                 run_rl,
                 needs=acting,
@@ -149,7 +151,7 @@ def _trained(name: str, recipe: Recipe) -> Stage:
             return Stage(
                 name,
                 "SFT continued",
-                ("continued", "sft", "tasks", *_ACTING),
+                ("continued", "sft", "tasks", "lora", *_ACTING),
                 _model(name),
                 run_continued,
                 needs=acting,

@@ -4,15 +4,28 @@ Latent or grouped-query attention, dense layers or mixtures of experts, multi-to
 (families/) says which of these parts a network has.
 """
 
+from etude.model.adapters import (
+    adapter_size,
+    adapters_of,
+    begin_adapters,
+    changing_buffers,
+    like_with,
+    merge_adapters,
+    with_adapters,
+    without_matrices,
+)
 from etude.model.cache import Cache
 from etude.model.checkpoints import (
+    AdapterFolder,
     Survey,
     checkpoint_digest,
     checkpoint_doubts,
     checkpoint_faults,
     load_codes,
     load_hf,
+    save_adapter,
     save_hf,
+    save_trained,
     survey,
 )
 from etude.model.config import ModelConfig
@@ -30,6 +43,7 @@ from etude.model.families import read_config
 from etude.model.families.deepseek_v3 import config_from_recipe
 from etude.model.head import Head
 from etude.model.head_losses import head_agreement, head_cross_entropy, head_divergence, head_logprobs
+from etude.model.lora import adapter_state
 from etude.model.precision.numerics import Numerics
 from etude.model.rope import Rope, Yarn
 from etude.model.rounding import compute_with, prepare, restore, round_with, serve, served_state
@@ -39,6 +53,7 @@ from etude.model.transformer import MtpHidden, Output, Transformer
 
 __all__ = [
     "UNKNOWN",
+    "AdapterFolder",
     "Cache",
     "CacheOverrun",
     "CannotQuantise",
@@ -58,6 +73,11 @@ __all__ = [
     "Transformer",
     "UnsupportedCheckpoint",
     "Yarn",
+    "adapter_size",
+    "adapter_state",
+    "adapters_of",
+    "begin_adapters",
+    "changing_buffers",
     "checkpoint_digest",
     "checkpoint_doubts",
     "checkpoint_faults",
@@ -68,15 +88,21 @@ __all__ = [
     "head_cross_entropy",
     "head_divergence",
     "head_logprobs",
+    "like_with",
     "load_codes",
     "load_hf",
+    "merge_adapters",
     "parameters_of",
     "prepare",
     "read_config",
     "restore",
     "round_with",
+    "save_adapter",
     "save_hf",
+    "save_trained",
     "serve",
     "served_state",
     "survey",
+    "with_adapters",
+    "without_matrices",
 ]

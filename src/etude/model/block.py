@@ -14,6 +14,7 @@ from etude.model.experts import expert_matmul
 from etude.model.grouped_attention import GroupedAttention
 from etude.model.latent_attention import LatentAttention
 from etude.model.linear import Linear
+from etude.model.lora import ExpertAdapters
 from etude.model.norm import RMSNorm
 from etude.model.precision.kernels import ExpertKernels
 from etude.model.precision.numerics import Numerics
@@ -54,11 +55,12 @@ class Experts(nn.Module):
         self.gate_proj = nn.Parameter(torch.empty(shape.experts, shape.width, width))
         self.up_proj = nn.Parameter(torch.empty(shape.experts, shape.width, width))
         self.down_proj = nn.Parameter(torch.empty(shape.experts, width, shape.width))
+        self.lora: ExpertAdapters | None = None
 
     def forward(self, x_nd: Tensor, routing: Routing) -> Tensor:
         weights = (self.gate_proj, self.up_proj, self.down_proj)
         how = (self.numerics, self.invariant, self.kernels)
-        return expert_matmul(x_nd, routing.experts_nk, routing.gates_nk, *weights, *how)
+        return expert_matmul(x_nd, routing.experts_nk, routing.gates_nk, *weights, *how, lora=self.lora)
 
 
 class MixtureOfExperts(nn.Module):

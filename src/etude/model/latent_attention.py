@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude.model.attend import Mask, attend
 from etude.model.attention import Attention, Context
 from etude.model.config import LatentShape
-from etude.model.linear import Linear
+from etude.model.linear import Expansion, Linear
 from etude.model.norm import RMSNorm
 from etude.model.pieces import Packed
 from etude.model.rope import Rotation
@@ -42,7 +42,7 @@ class LatentAttention(Attention):
             self.q_b_proj = Linear(shape.q_rank, queries)
         self.kv_a_proj_with_mqa = Linear(width, shape.entry)
         self.kv_a_layernorm = RMSNorm(shape.kv_rank, NORM_EPS)
-        self.kv_b_proj = nn.Linear(shape.kv_rank, shape.heads * (shape.nope + shape.value), bias=False)
+        self.kv_b_proj = Expansion(shape.kv_rank, shape.heads * (shape.nope + shape.value))
         self.o_proj = Linear(shape.heads * shape.value, width)
 
     def forward(self, x_btd: Tensor, rotation: Rotation, context: Context) -> Tensor:
@@ -79,7 +79,7 @@ class LatentAttention(Attention):
     def _absorbed(self, q_nope: Tensor, q_rope: Tensor, latent_tw: Tensor, context: LayerStep | Packed) -> Tensor:
         """Attend in the latent space (absorbed form). Inputs are flat lists of tokens, [T, heads, ...]."""
         shape = self.shape
-        up = self.kv_b_proj.weight.view(shape.heads, -1, shape.kv_rank)
+        up = self.kv_b_proj.matrix().view(shape.heads, -1, shape.kv_rank)
         up_k, up_v = up.split([shape.nope, shape.value], dim=1)
         times = per_head if self.invariant else _per_head
         q_thw = torch.cat((times(q_nope, up_k.mT), q_rope), dim=-1)

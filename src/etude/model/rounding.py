@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from etude.model.attention import Attention
 from etude.model.block import Experts, MixtureOfExperts
 from etude.model.errors import CannotQuantise
-from etude.model.linear import Linear
+from etude.model.linear import Expansion, Linear
+from etude.model.lora import adapter_state
 from etude.model.precision.formats import Quantised, dequantise, split_tensors
 from etude.model.precision.kernels import experts_by_kernels, kernels_for
 from etude.model.precision.numerics import Numerics, Operand
@@ -27,6 +28,9 @@ from etude.model.transformer import Transformer
 
 if TYPE_CHECKING:  # this package must run with torch alone
     from etude.recipe.precision import PrecisionRecipe
+
+
+_NO_VERSION = "no version is made of these weights"
 
 
 @runtime_checkable
@@ -84,6 +88,8 @@ def compute_with(model: nn.Module, recipe: PrecisionRecipe) -> None:
     kernels = kernels_for(recipe, next(model.parameters()).device)
     for module in model.modules():
         if isinstance(module, Experts):
+            if kernels is not None:
+                _refuse_adapters(module)
             module.kernels = kernels
         if isinstance(module, _HasInvariant):
             module.invariant = recipe.invariant
@@ -94,7 +100,7 @@ def round_with(model: nn.Module, numerics: Numerics | None) -> None:
     """Set the emulated rounding of a network's matmuls, forward and backward; None removes it.
 
     Low-precision kernels are not changed; `compute_with` chooses them. The router, the dense layers, the embedding, the
-    head, and attention's projection from the latent to keys and values are never rounded.
+    head, attention's projection from the latent to keys and values, and adapters are never rounded.
     """
     for module in model.modules():
         if isinstance(module, ServedExperts):
@@ -112,6 +118,7 @@ def round_with(model: nn.Module, numerics: Numerics | None) -> None:
     for name, module in model.named_modules():
         if isinstance(module, MixtureOfExperts):
             assert isinstance(module.experts, Experts)
+            _refuse_adapters(module.experts)
             _require_blocks(f"{name}.experts", module.experts, numerics)
             module.experts.numerics = numerics
             if "shared" in numerics.also and module.shared_experts is not None:
@@ -135,7 +142,7 @@ def serve(model: nn.Module) -> None:
 def prepare(model: nn.Module) -> None:
     """Recompute the weights that a served network caches. Call it after loading weights."""
     for module in model.modules():
-        if isinstance(module, ServedExperts | Linear | Transformer):
+        if isinstance(module, ServedExperts | Linear | Expansion | Transformer):
             module.prepare()
 
 
@@ -153,7 +160,7 @@ def restore(model: nn.Module) -> None:
             experts.numerics, experts.kernels = served.numerics, served.kernels
             mixture.experts = experts
     for module in model.modules():
-        if isinstance(module, Linear):
+        if isinstance(module, Linear | Expansion):
             module.served = None
         elif isinstance(module, Transformer):
             module.wide_head_vh = None
@@ -162,10 +169,13 @@ def restore(model: nn.Module) -> None:
 @torch.no_grad()
 def served_state(model: nn.Module) -> dict[str, Tensor]:
     """Return the state dict that the model would have after `serve`, without changing it: what trainers publish to
-    engines.
+    engines. Of a network with adapters it is these alone.
 
     Weights that are not finite or were clipped raise PoisonedWeights.
     """
+    if adapters := adapter_state(model):
+        require_no_faults(adapters, _NO_VERSION)
+        return adapters
     weights = model.state_dict()
     state = dict(weights)
     for name, module in model.named_modules():
@@ -176,7 +186,7 @@ def served_state(model: nn.Module) -> dict[str, Tensor]:
             state |= {f"{name}.{part}": tensor for part, tensor in served.items()}
     # The codes were just computed from these weights and scales, so checking weights and scales suffices.
     checked = {name: tensor for name, tensor in (weights | state).items() if not name.endswith(".codes")}
-    require_no_faults(checked, "no version is made of these weights")
+    require_no_faults(checked, _NO_VERSION)
     return state
 
 
@@ -191,10 +201,18 @@ def _round_linears(name: str, module: nn.Module, numerics: Numerics) -> None:
             linear.numerics = numerics
 
 
+def _refuse_adapters(experts: Experts) -> None:
+    if experts.lora is not None:
+        raise CannotQuantise(
+            "the experts have adapters, which only plain torch computes: leave experts out of lora.targets, or leave "
+            "precision.experts, precision.emulate and precision.kernels at their defaults"
+        )
+
+
 def _require_blocks(name: str, module: nn.Module, numerics: Numerics) -> None:
     """Raise CannotQuantise unless the block size divides the last two axes of every weight: forward blocks lie along
     the input width, backward ones along the output width. Block FP8 pads incomplete blocks; bf16 has none."""
-    for weight, matrix in module.named_parameters():
+    for weight, matrix in module.named_parameters(recurse=False):
         rounded = matrix.ndim > 1 and numerics.rounding not in ("fp8_block", "bf16")
         if rounded and any(size % numerics.block for size in matrix.shape[-2:]):
             raise CannotQuantise(

@@ -21,6 +21,7 @@ from etude.model.config import ModelConfig
 from etude.model.embedding import Embedding
 from etude.model.errors import ModelError
 from etude.model.head import Head
+from etude.model.lora import adapter_state
 from etude.model.mtp import MtpLayer
 from etude.model.norm import RMSNorm
 from etude.model.pieces import Packed
@@ -247,6 +248,10 @@ class Transformer(nn.Module):
     def logits_of(self, hidden: Tensor) -> Tensor:
         """Compute fp32 logits from hidden states after the final norm."""
         return self.head.logits(hidden)
+
+    def swapped_state(self) -> dict[str, Tensor]:
+        """Return the tensors that differ between versions of this network: its adapters if it has any, else all."""
+        return adapter_state(self) or self.state_dict()
 
     @torch.no_grad()
     def prepare(self) -> None:

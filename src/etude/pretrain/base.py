@@ -2,7 +2,7 @@
 
 The first steps read only short look-up documents (a listing, then questions about its lines). They teach a small model
 to copy, which later learning builds on. Their rows have half the length and twice the number, so a step costs the same.
-After every step the routers' biases are changed towards an even load of the experts.
+After every step the routers' biases are changed towards an even load of the experts, unless only adapters are trained.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def plan(context: StageContext) -> StagePlan:
         compute_loss=compute_loss,
         measure=lambda: {"loss": mean_loss(model, batches, device)},
         inputs={"corpus": context.corpus_digest(), **({"model": context.model_digest()} if context.before else {})},
-        after_step=after_step,
+        after_step=None if recipe.lora.rank else after_step,
     )
 
 

@@ -14,6 +14,7 @@ from etude.model import (
     Output,
     Transformer,
     UnsupportedCheckpoint,
+    begin_adapters,
     checkpoint_digest,
     compute_with,
     head_cross_entropy,
@@ -44,10 +45,11 @@ class StageContext:
         return self.recipe.before(self.name)
 
     def model_before(self) -> Transformer:
-        """Load in fp32 the finished model that this stage starts from."""
-        folder = self.run / "stages" / self.before / "model"
+        """Load the finished model that this stage starts from: in fp32, but as it is stored if only adapters are
+        trained, which it then has."""
+        folder, lora = self.run / "stages" / self.before / "model", self.recipe.lora
         try:
-            return load_hf(folder, torch.float32)
+            return begin_adapters(load_hf(folder, None if lora.rank else torch.float32), lora, self.recipe.seed)
         except UnsupportedCheckpoint as error:
             raise PretrainError(f"stage {self.name} starts from the model of stage {self.before}: {error}") from error
 

@@ -16,7 +16,7 @@ import torch
 
 from etude.corpus import Mixture, TraceRows
 from etude.journal import Journal, RunPaths
-from etude.model import compute_with, load_hf, save_hf, served_state
+from etude.model import begin_adapters, changing_buffers, compute_with, load_hf, save_trained, served_state
 from etude.pretrain.context import Rows
 from etude.pretrain.sft import demonstration_losses
 from etude.recipe import Recipe
@@ -49,7 +49,8 @@ class ContinuedTrainer:
         """Number of finished rounds, which is also the number of the last published version."""
         self.metrics: dict[str, Any] = {}
         self.compute.apply()
-        self.model = load_hf(self.paths.model(self.recipe.before("continued")))
+        started_from = load_hf(self.paths.model(self.recipe.before("continued")))
+        self.model = begin_adapters(started_from, self.recipe.lora, self.recipe.seed)
         compute_with(self.model, self.recipe.precision)
         self.masters = MasterWeights(self.model, self.compute.dtype)
         self.optimizer = build_optimizer(
@@ -97,7 +98,7 @@ class ContinuedTrainer:
         """Write a Hugging Face checkpoint and return its folder."""
         self.masters.restore()
         folder = self.paths.model("continued")
-        save_hf(self.model, folder, self.paths.root)
+        save_trained(self.model, folder, self.paths.model("base"), self.paths.root)
         return str(folder)
 
     def _pass(self, traces: list[Trace], number: int, used_share: float) -> list[float]:
@@ -117,7 +118,7 @@ class ContinuedTrainer:
         return losses
 
     def _save(self) -> None:
-        state = {"optimizer": self.optimizer.state_dict(), "buffers": dict(self.model.named_buffers())}
+        state = {"optimizer": self.optimizer.state_dict(), "buffers": changing_buffers(self.model)}
         save_checkpoint(self.paths.checkpoints("continued"), self.rounds, {**state, "metrics": self.metrics})
 
     def _resume(self) -> None:

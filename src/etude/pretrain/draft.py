@@ -57,6 +57,11 @@ def detached(output: Output) -> Output:
     return replace(output, hidden_bth=output.hidden_bth.detach())
 
 
+def heads_learn(model: Transformer) -> bool:
+    """Whether the network has MTP heads with anything to train: where only adapters are, a head may have none."""
+    return any(parameter.requires_grad for parameter in model.mtp.parameters())
+
+
 @contextmanager
 def trunk_frozen(model: Transformer) -> Iterator[None]:
     """Context in which no gradient is recorded for the trunk (all parameters but those of the MTP heads)."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from etude.corpus import Mixture, RowStream, Shards, mixture
-from etude.model import Transformer
+from etude.model import Transformer, like_with
 from etude.pretrain.context import Rows, StageContext, next_token_losses
 from etude.pretrain.errors import PretrainError
 from etude.pretrain.measure import held_out, mean_loss
@@ -62,18 +62,14 @@ def plan(context: StageContext) -> StagePlan:
         compute_loss=compute_loss,
         measure=lambda: measure(model),
         inputs={"corpus": context.corpus_digest(), "model": context.model_digest()},
-        after_step=after_step,
+        after_step=None if recipe.lora.rank else after_step,
         measure_before=measure_before,
     )
 
 
 def _extended(base: Transformer, factor: int, base_length: int) -> Transformer:
     """Return the model with rotary frequencies rescaled; a factor of 1 changes nothing."""
-    if factor == 1:
-        return base
-    model = Transformer(base.config.extended(float(factor), base_length))
-    model.load_state_dict(base.state_dict())
-    return model
+    return base if factor == 1 else like_with(base, base.config.extended(float(factor), base_length))
 
 
 def _long(shards: Shards, base_length: int, length: int, seed: int) -> RowStream:

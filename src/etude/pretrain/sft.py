@@ -14,7 +14,7 @@ from pathlib import Path
 from etude.corpus import Mixture, TraceRows, hold_out
 from etude.model import Transformer
 from etude.pretrain.context import Rows, StageContext, next_token_loss
-from etude.pretrain.draft import detached, draft_loss, drafted, trunk_frozen
+from etude.pretrain.draft import detached, draft_loss, drafted, heads_learn, trunk_frozen
 from etude.pretrain.errors import PretrainError
 from etude.pretrain.measure import draft_quality, held_out, mean_loss
 from etude.pretrain.stage import StagePlan
@@ -69,7 +69,7 @@ def demonstration_losses(model: Transformer, batch: Rows, stage: SftRecipe) -> I
     for rows in batch.parts(stage.microbatch_tokens):
         loss, output = next_token_loss(model, rows, total=weight)
         metrics = {}
-        if model.mtp and stage.draft_loss > 0:
+        if stage.draft_loss > 0 and heads_learn(model):
             with trunk_frozen(model):
                 divergence, _ = draft_loss(model, detached(output), rows, totals)
             metrics["draft_loss"] = float(divergence.detach())

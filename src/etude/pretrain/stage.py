@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from etude.model import Transformer, save_hf
+from etude.model import Transformer, save_trained
 from etude.pretrain.context import StageContext
 from etude.pretrain.errors import PretrainError
 from etude.recipe import Recipe
@@ -129,6 +129,8 @@ def _identity(context: StageContext, plan: StagePlan) -> str:
     }
     if context.recipe.precision != PrecisionRecipe():  # older checkpoints lack this field and must still resume
         known["precision"] = context.recipe.precision.made_from()
+    if context.recipe.lora.rank:
+        known["lora"] = context.recipe.lora.made_from()
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
@@ -143,7 +145,7 @@ def _finish(context: StageContext, plan: StagePlan, before: dict[str, float]) ->
         result["precision"] = str(context.recipe.precision)
     plan.optim.masters.restore()
     try:
-        save_hf(plan.model.to("cpu"), context.folder / "model", context.run)
+        save_trained(plan.model.to("cpu"), context.folder / "model", context.run / "stages/base/model", context.run)
     except OSError as error:
         raise CheckpointError(f"cannot write {context.folder / 'model'}: {error}") from error
     write_file(context.folder / "result.json", json.dumps(result, indent=1).encode())

@@ -9,11 +9,12 @@ from pydantic import Field, model_validator
 from etude.recipe.acting import EngineRecipe, EvaluationRecipe, HarnessRecipe, SandboxRecipe, TasksRecipe
 from etude.recipe.compute import ClusterRecipe, ComputeRecipe
 from etude.recipe.corpus import CorpusRecipe, TokenizerRecipe
+from etude.recipe.lora import LoraRecipe
 from etude.recipe.model import ModelRecipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.recipe.rl import RlRecipe, WeightsRecipe
 from etude.recipe.section import Section
-from etude.recipe.training import ContinuedRecipe, LongRecipe, MtpRecipe, PretrainRecipe, SftRecipe
+from etude.recipe.training import ContinuedRecipe, LongRecipe, MtpRecipe, OptimizerRecipe, PretrainRecipe, SftRecipe
 
 SCHEMA: Literal[1] = 1
 TrainingStage = Literal["pretrain", "long", "mtp", "sft", "rl"]
@@ -22,7 +23,7 @@ TRAINING: tuple[TrainingStage, ...] = get_args(TrainingStage)
 
 
 class Recipe(Section):
-    LATER: ClassVar[frozenset[str]] = frozenset({"precision", "stages"})
+    LATER: ClassVar[frozenset[str]] = frozenset({"precision", "stages", "lora"})
     schema_version: Literal[1] = Field(SCHEMA, alias="schema")
     """Version of the recipe format, named `schema` in the file. A recipe with a newer version is refused."""
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
@@ -35,6 +36,7 @@ class Recipe(Section):
     compute: ComputeRecipe = ComputeRecipe()
     cluster: ClusterRecipe = ClusterRecipe()
     precision: PrecisionRecipe = PrecisionRecipe()
+    lora: LoraRecipe = LoraRecipe()
     model: ModelRecipe = ModelRecipe()
     tokenizer: TokenizerRecipe = TokenizerRecipe()
     corpus: CorpusRecipe = CorpusRecipe()
@@ -104,4 +106,28 @@ class Recipe(Section):
                 "precision.experts rounds blocks of 32 numbers, so model.hidden_size and "
                 "model.moe_intermediate_size must be multiples of 32"
             )
+        self._require_lora_makes_sense()
         return self
+
+    def _require_lora_makes_sense(self) -> None:
+        """Raise ValueError for settings that have no meaning where adapters are trained."""
+        if not self.lora.rank:
+            return
+        if self.own_tokenizer:
+            raise ValueError("lora.rank trains adapters of a model's weights: name that model in model.from")
+        if "mtp" in self.stages:
+            raise ValueError("lora.rank trains adapters, and stage mtp new MTP heads: leave mtp out of stages")
+        for stage in self.training:
+            optimizer: OptimizerRecipe = getattr(self, stage).optimizer
+            if optimizer.name == "muon":
+                raise ValueError(
+                    f"{stage}.optimizer.name = muon orthogonalises whole matrices, and lora.rank trains factors of "
+                    "them: set adamw"
+                )
+        if self.pretrain.balance_rate != PretrainRecipe().balance_rate:
+            raise ValueError("pretrain.balance_rate moves routers' biases, which stay as they are under lora.rank")
+        if "experts" in self.lora.targets and (self.precision.rounds or self.precision.by_kernels):
+            raise ValueError(
+                "lora.targets names experts, which compute in plain torch then: leave out experts there, or "
+                "precision.experts, precision.emulate and precision.kernels"
+            )

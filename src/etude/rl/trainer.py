@@ -8,14 +8,28 @@ checkpoint, and the driver sends it the batches since then again, whose versions
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from etude.journal import Journal, RunPaths, Waiting
-from etude.model import Transformer, compute_with, load_hf, prepare, save_hf, serve, served_state
+from etude.model import (
+    Transformer,
+    adapter_state,
+    begin_adapters,
+    changing_buffers,
+    compute_with,
+    load_hf,
+    prepare,
+    save_trained,
+    serve,
+    served_state,
+    with_adapters,
+)
+from etude.pretrain.draft import heads_learn
 from etude.recipe import Recipe
 from etude.rl.batch import RowBatch, TrainingGroup, microbatches
 from etude.rl.drafts import draft_loss, drafted_tokens
@@ -27,11 +41,15 @@ from etude.rl.trust import trust_region
 from etude.training import Compute, MasterWeights, TrainingError, build_optimizer
 from etude.training.checkpoint import latest_checkpoint, load_checkpoint, require_finite, save_checkpoint
 from etude.weights import CorruptVersion, RawTensor, Tensors, VersionExists, WeightStore
-from etude.weights.torch_bridge import from_state_dict, into_module
+from etude.weights.torch_bridge import from_state_dict, into_module, to_torch
 
 _SAVE_SHARE = 20
 """Checkpoints are at least this many times as far apart as the last one took to write, so that those of a large model
 take no more than a twentieth of the time."""
+
+
+Policy = Transformer | dict[str, torch.Tensor]
+"""A policy beside the one that is trained: a network of its own, or adapters, which need no second base in memory."""
 
 
 class OutOfStep(TrainingError):
@@ -51,17 +69,17 @@ class RlTrainer:
         torch.set_num_threads(self.compute.threads)
         # Not use_deterministic_algorithms: it imports the compiler, which takes seconds and creates folders of its own.
         torch.set_deterministic_debug_mode("error")
-        self.model = load_hf(self._started_from())
+        self.model = self._begun(load_hf(self._started_from()))
         compute_with(self.model, self.recipe.precision)
-        self.reference = self._served() if self.rl.reward.kl else None
+        self.reference = self._policy() if self.rl.reward.kl else None
         self.optimizer = build_optimizer(
             self.model,
             self.rl.optimizer,
             self.rl.steps * self.rl.minibatches,
             masters=MasterWeights(self.model, self.compute.dtype),
         )
-        self.probed: Transformer | None = None
-        """A second network, used to measure the effect of expert replay; created when the first measurement is due."""
+        self.probed: Policy | None = None
+        """The policy whose expert replay was measured last; it exists from the first measurement on."""
         self._resume()
         self._saved, self._save_seconds = time.monotonic(), 0.0
         self.store = WeightStore(store, anchor_every=self.recipe.weights.anchor_every)
@@ -86,7 +104,7 @@ class RlTrainer:
         self._end_of_waiting()
         begun = time.monotonic()
         with torch.no_grad():
-            kls = reference_kl(self.reference, groups, self.rl) if self.reference is not None else {}
+            kls = self._kls(groups) if self.reference is not None else {}
         batch = score_groups(groups, self.rl, kls)
         meter = StepMeter()
         probe = self._probe(batch) if step % self.rl.probe_every == 0 else {}
@@ -122,7 +140,7 @@ class RlTrainer:
         self._end_of_waiting()
         self.optimizer.masters.restore()
         folder = self.paths.model("rl")
-        save_hf(self.model, folder, self.paths.root)
+        save_trained(self.model, folder, self.paths.model("base"), self.paths.root)
         return str(folder)
 
     def _accumulate(self, part: RowBatch, meter: StepMeter, drafted: Sequence[torch.Tensor]) -> None:
@@ -142,7 +160,7 @@ class RlTrainer:
         parts.loss.backward()
         self.optimizer.accumulate()
         meter.add(parts, output)
-        if self.rl.draft_loss and len(self.model.mtp) and part.tokens_bt.shape[1] > len(self.model.mtp) + 1:
+        if self.rl.draft_loss and heads_learn(self.model) and part.tokens_bt.shape[1] > len(self.model.mtp) + 1:
             loss, accepted = draft_loss(self.model, output, part, drafted)
             (self.rl.draft_loss * loss).backward()
             self.optimizer.accumulate()
@@ -153,21 +171,46 @@ class RlTrainer:
         if version is None or not self.model.config.moe_layers:
             return {}
         if self.probed is None:
-            self.probed = self._served()
-        into_module(self.probed, self.store.read(version))
-        prepare(self.probed)
-        with torch.no_grad():
-            return probe_replay(self.probed, batch.rows, version, self.rl)
+            self.probed = self._policy()
+        tensors = self.store.read(version)
+        if isinstance(self.probed, Transformer):
+            into_module(self.probed, tensors)
+            prepare(self.probed)
+        else:
+            self.probed = {name: to_torch(raw) for name, raw in tensors.items()}
+        with torch.no_grad(), self._as(self.probed) as model:
+            return probe_replay(model, batch.rows, version, self.rl)
 
     def _started_from(self) -> Path:
         return self.paths.model(self.recipe.before("rl"))
 
-    def _served(self) -> Transformer:
-        """Load the model that RL starts from, and prepare it for inference with `serve`, as the engine does."""
+    def _begun(self, model: Transformer) -> Transformer:
+        return begin_adapters(model, self.recipe.lora, self.recipe.seed)
+
+    def _policy(self) -> Policy:
+        """Return the policy that RL starts from: its adapters, if only these are trained, else the model that RL starts
+        from, prepared for inference with `serve` as the engine does."""
+        if adapters := adapter_state(self.model):
+            return {name: tensor.detach().clone() for name, tensor in adapters.items()}
         model = load_hf(self._started_from(), dtype=self.compute.dtype)
         compute_with(model, self.recipe.precision)
         serve(model)
         return model
+
+    @contextmanager
+    def _as(self, policy: Policy) -> Iterator[Transformer]:
+        """Context with a network that computes this policy: for adapters the trained network itself, which has them
+        for that long."""
+        if isinstance(policy, Transformer):
+            yield policy
+            return
+        with with_adapters(self.model, policy):
+            yield self.model
+
+    def _kls(self, groups: Sequence[TrainingGroup]) -> dict[str, float]:
+        assert self.reference is not None
+        with self._as(self.reference) as reference:
+            return reference_kl(reference, groups, self.rl)
 
     def _save_is_due(self) -> bool:
         if self.step == self.rl.steps or not self.rl.checkpoint_seconds:
@@ -176,7 +219,7 @@ class RlTrainer:
 
     def _save(self) -> None:
         begun = time.monotonic()
-        state = {"optimizer": self.optimizer.state_dict(), "buffers": dict(self.model.named_buffers())}
+        state = {"optimizer": self.optimizer.state_dict(), "buffers": changing_buffers(self.model)}
         folder = self.paths.checkpoints("rl")
         save_checkpoint(folder, self.step, {**state, "metrics": self.metrics}, keep=self.rl.keep_checkpoints)
         self._saved = time.monotonic()

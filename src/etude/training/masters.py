@@ -1,4 +1,4 @@
-"""fp32 master weights of a module whose own parameters are a copy in the compute dtype.
+"""fp32 master weights of a module whose own trained parameters are a copy in the compute dtype.
 
 The module computes with the copy (bf16 where that is faster). The masters are optimised, checkpointed and handed to the
 next stage. Gradients of several backward passes are summed in fp32 too: in bf16 the sum of many stops growing, because
@@ -15,16 +15,21 @@ from etude.training.errors import TrainingError
 
 
 class MasterWeights:
-    """All parameters of a module in fp32, frozen ones too, so that the next stage gets all in full precision.
-    Parameters that the module itself keeps in fp32 share their storage with their masters."""
+    """The parameters of a module that require a gradient, in fp32. Those that the module itself keeps in fp32 share
+    their storage with their masters. Parameters that are frozen from the start (the base of adapters) have no master
+    and exist in the compute dtype alone; a stage that freezes parameters later keeps their masters."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype | None = None) -> None:
-        """Store the module's parameters in fp32 as masters, and cast the module's own to `dtype`; None keeps their
-        dtype."""
-        self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())  # tied weights appear once
+        """Store the trained parameters in fp32 as masters, and cast all of the module's own to `dtype`; None keeps
+        their dtype."""
+        every = dict(model.named_parameters())  # tied weights appear once
+        self.parameters: dict[str, nn.Parameter] = {name: p for name, p in every.items() if p.requires_grad}
         self.masters: dict[str, Tensor] = {}
         self.gradients: dict[str, Tensor] = {}
         """Sums in fp32 of the gradients collected since they were last dropped, in no particular order."""
+        for parameter in every.values():
+            if not parameter.requires_grad:
+                parameter.data = parameter.data.to(dtype or parameter.dtype)
         for name, parameter in self.parameters.items():
             # Fresh storage with the usual alignment, wherever the weights came from: kernels may round differently by
             # alignment.
@@ -59,7 +64,7 @@ class MasterWeights:
             torch._foreach_copy_(copies, [self.masters[name] for name in self._copied])
 
     def restore(self) -> None:
-        """Replace the module's parameters by the masters, after training, to measure or save the model."""
+        """Replace the module's trained parameters by the masters, after training, to measure or save the model."""
         for name in self._copied:
             self.parameters[name].data = self.masters[name]
         self._copied = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -30,12 +31,20 @@ def to_torch(raw: RawTensor) -> torch.Tensor:
     return torch.from_numpy(raw.data).view(dtype).reshape(raw.shape)
 
 
+@runtime_checkable
+class _Swapped(Protocol):
+    """A module of which versions hold only a part."""
+
+    def swapped_state(self) -> dict[str, torch.Tensor]: ...
+
+
 def into_module(module: torch.nn.Module, tensors: Tensors) -> None:
-    """Copy tensors into a module's parameters and buffers, in place. All are checked before any is copied.
+    """Copy a version's tensors into a module's parameters and buffers, in place. All are checked before any is copied.
+    They must be all that the module has, or its `swapped_state` if it names one.
 
     A tensor may be widened (bfloat16 into a float32 module) but never rounded: that raises DoesNotFit.
     """
-    own = module.state_dict()
+    own = module.swapped_state() if isinstance(module, _Swapped) else module.state_dict()
     if odd := sorted(own.keys() ^ tensors.keys()):
         side = "the module lacks" if odd[0] in tensors else "the version lacks"
         raise DoesNotFit(f"{len(odd)} tensor names differ; first, {side} {odd[0]!r}")

@@ -31,8 +31,9 @@ from etude.engine.protocol import (
     Generation,
     UpdateRefused,
 )
-from etude.model import compute_with, load_hf, serve
+from etude.model import begin_adapters, compute_with, load_hf, serve
 from etude.recipe.acting import EngineRecipe
+from etude.recipe.lora import LoraRecipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.training.compute import DTYPES
 from etude.weights import Tensors, WeightsError, WeightStore
@@ -57,14 +58,17 @@ class EngineService:
         version: int = 0,
         lockstep: bool = False,
         precision: PrecisionRecipe | Mapping[str, Any] | None = None,
+        lora: Mapping[str, Any] | None = None,
     ) -> None:
         """`version` is that of the weights in `model_folder`; if `store`, the version store's folder or URL, has a
-        newer one, the engine starts with it. `threads` None takes the recipe's value; 0 uses every core of this
+        newer one, the engine starts with it. `lora` is the recipe's section: the adapters that versions hold, if the
+        model in `model_folder` has none yet. `threads` None takes the recipe's value; 0 uses every core of this
         process."""
         if dtype not in DTYPES:
             raise EngineError(f"dtype {dtype!r} is not known; expected one of {', '.join(DTYPES)}")
         settings = recipe if isinstance(recipe, EngineRecipe) else EngineRecipe.model_validate(recipe or {})
         model = load_hf(model_folder, DTYPES[dtype])
+        begin_adapters(model, LoraRecipe.model_validate(lora or {}), dtype=DTYPES[dtype])
         rounding = (
             precision if isinstance(precision, PrecisionRecipe) else PrecisionRecipe.model_validate(precision or {})
         )

@@ -125,7 +125,7 @@ def file_in(folder: Path, name: str) -> Path | None:
     return path
 
 
-def checkpoint_digest(folder: Path) -> str:
+def weights_digest(folder: Path) -> str:
     """Return the SHA-256 of a checkpoint's weights: of the one file, or of the names and digests of several."""
     digests = {}
     for file in _listing(folder)[0]:

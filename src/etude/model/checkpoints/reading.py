@@ -6,6 +6,7 @@ tensors that are read are checked for faults as they are stored.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from etude.model.checkpoints.folder import CheckpointFolder
+from etude.model.checkpoints.folder import CheckpointFolder, weights_digest
+from etude.model.checkpoints.peft import CONFIG, WEIGHTS, AdapterFolder
 from etude.model.checkpoints.slots import slots_of, without_memory
 from etude.model.checkpoints.survey import require_fit
 from etude.model.config import ModelConfig
@@ -25,16 +27,24 @@ from etude.model.transformer import Transformer
 
 
 def load_hf(
-    folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: int | None = None, device: str = "cpu"
+    folder: Path | str,
+    dtype: torch.dtype | None = None,
+    *,
+    mtp_heads: int | None = None,
+    device: str = "cpu",
 ) -> Transformer:
-    """Build a network from a checkpoint folder.
+    """Build a network from a checkpoint folder, or from a folder with adapters: then the network is their base, frozen,
+    with the adapters attached.
 
     With `dtype` None, plain weights keep their stored dtype and quantised ones get config.json's. Buffers are fp32.
     `mtp_heads` is the number of MTP heads to load; None loads all. Weights that are not finite or were clipped raise
     PoisonedWeights; a checkpoint that does not fit raises UnsupportedCheckpoint before any tensor is read.
     """
-    opened = CheckpointFolder.open(folder)
-    config = opened.config if mtp_heads is None else replace(opened.config, num_nextn_predict_layers=mtp_heads)
+    adapters = AdapterFolder.open(folder)
+    opened = adapters.base if adapters else CheckpointFolder.open(folder)
+    config = adapters.config if adapters else opened.config
+    if mtp_heads is not None:
+        config = replace(config, num_nextn_predict_layers=mtp_heads)
     require_fit(opened, config)
     weights = _Weights(opened, dtype or opened.dtype)
     config = _tied_as_stored(weights, config)
@@ -56,28 +66,47 @@ def load_hf(
             weights.read_into(name, out)
     weights.refuse_faults(f"{folder} is not loaded")
     model.load_state_dict(state, assign=True)
+    if adapters:
+        adapters.attach_to(model, dtype)
     return model
+
+
+def checkpoint_digest(folder: Path) -> str:
+    """Return the SHA-256 of a checkpoint's weights; of adapters, of their settings, matrices and base together."""
+    adapters = AdapterFolder.open(folder)
+    if adapters is None:
+        return weights_digest(folder)
+    whole = hashlib.sha256(weights_digest(adapters.base.path).encode())
+    for name in (CONFIG, WEIGHTS):
+        whole.update((folder / name).read_bytes())
+    return whole.hexdigest()
 
 
 def load_codes(folder: Path | str) -> dict[str, Quantised]:
     """Return the quantised weights of a checkpoint as codes and scales, by published name."""
-    weights = _Weights(CheckpointFolder.open(folder))
+    weights = _Weights(_base_folder(folder))
     return {name: weights.quantised(name) for name in weights.parts}
 
 
 def checkpoint_faults(folder: Path | str) -> list[Fault]:
     """Return a `Fault` for every stored tensor that is not finite or was clipped; if there is none, for every quantised
-    weight that is not finite once dequantised."""
-    weights = _Weights(CheckpointFolder.open(folder))
+    weight that is not finite once dequantised. Those of adapters come before those of their base."""
+    adapters = AdapterFolder.open(folder)
+    weights = _Weights(adapters.base if adapters else CheckpointFolder.open(folder))
     for name in weights.names():
         weights.read(name)
-    return weights.faults()
+    return [*(adapters.faults() if adapters else ()), *weights.faults()]
 
 
 def checkpoint_doubts(folder: Path | str) -> list[Fault]:
     """Return a `Fault` for every weight that may have been clipped when the checkpoint was quantised."""
-    weights = _Weights(CheckpointFolder.open(folder))
+    weights = _Weights(_base_folder(folder))
     return [fault for name in weights.parts for fault in doubts({name: weights.quantised(name)})]
+
+
+def _base_folder(folder: Path | str) -> CheckpointFolder:
+    adapters = AdapterFolder.open(folder)
+    return adapters.base if adapters else CheckpointFolder.open(folder)
 
 
 class _Weights:

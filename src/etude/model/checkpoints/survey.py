@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from etude.model.checkpoints.folder import CheckpointFolder
+from etude.model.checkpoints.peft import AdapterFolder
 from etude.model.checkpoints.slots import Slot, slots_of, without_memory
 from etude.model.config import ModelConfig
 from etude.model.errors import UnsupportedCheckpoint
@@ -47,16 +48,21 @@ def survey(
     vocabulary: int | None = None,
     room: int | None = None,
 ) -> Survey:
-    """Look at a checkpoint folder without reading any tensor.
+    """Look at a checkpoint folder, or at one with adapters and at their base, without reading any tensor.
 
     `vocabulary` is the number of token ids that the tokenizer to be used can give, `room` the bytes of memory that the
     network may take in the dtype `dtype`; None checks neither. Raises UnsupportedCheckpoint where there is nothing to
     tell: the family is unknown, or a file is damaged.
     """
-    opened = CheckpointFolder.open(folder)
-    config = opened.config if mtp_heads is None else replace(opened.config, num_nextn_predict_layers=mtp_heads)
+    adapters = AdapterFolder.open(folder)
+    opened = adapters.base if adapters else CheckpointFolder.open(folder)
+    config = adapters.config if adapters else opened.config
+    if mtp_heads is not None:
+        config = replace(config, num_nextn_predict_layers=mtp_heads)
     parameters, dtype = parameters_of(config), dtype or opened.dtype
     problems = [*tensor_problems(opened, config)] if opened.stored else [*_pickled(opened)]
+    if adapters and (problem := adapters.problem()):
+        problems.append(problem)
     if vocabulary is not None and vocabulary > config.vocab_size:
         problems.append(f"knows {config.vocab_size} tokens, but the tokenizer has {vocabulary}")
     if room is not None and (size := parameters.total * dtype.itemsize) > room:

@@ -16,9 +16,11 @@ from pathlib import Path
 from torch import Tensor
 
 from etude.journal.files import sync, write_atomically
+from etude.model.adapters import adapters_of
 from etude.model.checkpoints.folder import INDEX, SINGLE, file_in
 from etude.model.checkpoints.slots import slots_of
 from etude.model.checkpoints.tensor_file import write_tensors
+from etude.model.errors import ModelError
 from etude.model.families import FAMILIES, write_config
 from etude.model.families.names import EMBEDDING, HEAD
 from etude.model.precision.formats import dequantise
@@ -58,6 +60,8 @@ def save_hf(
     were clipped raise PoisonedWeights before anything is written. `experts` is the storage format of the routed
     experts' weights, one of `precision.STORED`; None keeps their dtype.
     """
+    if adapters_of(model):
+        raise ModelError("the network has adapters: merge them first, or write them alone with save_adapter")
     folder = Path(folder)
     tensors = _published_tensors(model)
     dtype = tensors[EMBEDDING].dtype
@@ -70,11 +74,17 @@ def save_hf(
         refuse_faults(faults_of_values(values), f"{folder} is not written")
     folder.mkdir(parents=True, exist_ok=True)
     _write_weights(folder, _shards(tensors, shard_bytes))
-    if source is not None and Path(source).resolve() != folder.resolve():
-        for name in TRAVELLING:
-            if (file := file_in(Path(source), name)) is not None:
-                write_atomically(folder / name, file.read_bytes())
+    copy_travelling(source, folder)
     write_atomically(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())
+
+
+def copy_travelling(source: Path | str | None, folder: Path) -> None:
+    """Copy the files of TRAVELLING that `source` has; None, or the folder itself, has none to copy."""
+    if source is None or Path(source).resolve() == folder.resolve():
+        return
+    for name in TRAVELLING:
+        if (file := file_in(Path(source), name)) is not None:
+            write_atomically(folder / name, file.read_bytes())
 
 
 def _published_tensors(model: Transformer) -> dict[str, Tensor]:
