@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+from tests.model.conftest import SHAPES
 
 from etude.model import (
     Parameters,
@@ -97,3 +98,10 @@ def test_a_longer_context_scales_rotations_as_each_kind_of_attention_publishes_i
     assert grouped.softmax_scale == 1 / math.sqrt(128)
     again = grouped.extended(2.0, 64).rope.scaling
     assert (again.factor, again.original_max_position_embeddings) == (8.0, 16)
+
+
+def test_a_longer_context_keeps_a_partial_rotation(config_of: Any) -> None:
+    rope = {"rope_theta": 100.0, "rope_type": "default", "partial_rotary_factor": 0.25}
+    config = config_of(**SHAPES["glm4_moe"] | {"rope_parameters": rope}).extended(4.0, 16)
+    assert config.attention.rope == 2
+    assert read_config(write_config(config)) == config

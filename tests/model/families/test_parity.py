@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -24,7 +25,8 @@ transformers = pytest.importorskip("transformers")
 
 def theirs_of(data: Mapping[str, Any], seed: int) -> Any:
     """A random network of `transformers`, whose norms and biases are not at their neutral start."""
-    settings = {name: value for name, value in data.items() if name != "model_type"}
+    # A copy, because transformers writes into nested settings.
+    settings = {name: value for name, value in deepcopy(dict(data)).items() if name != "model_type"}
     config = transformers.AutoConfig.for_model(data["model_type"], **settings)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)

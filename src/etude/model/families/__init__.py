@@ -17,12 +17,12 @@ from typing import Any
 
 from etude.model.config import ModelConfig
 from etude.model.errors import UnsupportedCheckpoint
-from etude.model.families import deepseek_v3, llama, qwen2, qwen3, qwen3_moe
+from etude.model.families import deepseek_v3, glm4_moe, llama, qwen2, qwen3, qwen3_moe
 from etude.model.families.family import Family
 from etude.model.families.published import Published
 
 FAMILIES: dict[str, Family] = {
-    family.name: family for family in (deepseek_v3.FAMILY, llama.FAMILY, qwen2.FAMILY, qwen3.FAMILY, qwen3_moe.FAMILY)
+    module.FAMILY.name: module.FAMILY for module in (deepseek_v3, glm4_moe, llama, qwen2, qwen3, qwen3_moe)
 }
 _OURS = ("embedding_scale", "tie_word_embeddings")
 
@@ -64,5 +64,5 @@ def _changed(config: ModelConfig, family: Family) -> dict[str, Any]:
     data = dict(config.published)
     data.pop("etude", None)
     if changed.keys() & {"rope_theta", "rope_scaling"} and data.pop("rope_parameters", None) is not None:
-        changed |= {name: now[name] for name in ("rope_theta", "rope_scaling")}
+        changed |= {name: now[name] for name in ("rope_theta", "rope_scaling", "partial_rotary_factor") if name in now}
     return data | changed
