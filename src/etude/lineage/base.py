@@ -14,9 +14,19 @@ from etude.harness import format_of
 from etude.journal import RunPaths
 from etude.lineage.context import RunContext
 from etude.lineage.state import LineageError, finished_stage
-from etude.model import ModelConfig, Survey, Transformer, UnsupportedCheckpoint, config_from_recipe, save_hf, survey
+from etude.model import (
+    ModelConfig,
+    ModelError,
+    Survey,
+    Transformer,
+    UnsupportedCheckpoint,
+    config_from_recipe,
+    load_hf,
+    save_hf,
+    survey,
+)
 from etude.model.checkpoints.folder import file_in
-from etude.model.checkpoints.writing import TRAVELLING
+from etude.model.checkpoints.writing import TRAVELLING, files_carried
 from etude.recipe import Recipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.recipe.training import PretrainRecipe
@@ -54,7 +64,8 @@ def find_base(recipe: Recipe, *, shape_only: bool = False) -> Base:
         brought = [name for name in TRAVELLING if file_in(folder, name) is not None]
         read_tokenizer = not recipe.own_tokenizer and ("tokenizer.json" in brought or not shape_only)
         tokenizer = open_tokenizer(folder) if read_tokenizer else None
-        found = survey(folder, vocabulary=tokenizer.vocab_size if tokenizer else None)
+        vocabulary = tokenizer.vocab_size if tokenizer else None
+        found = survey(folder, mtp_heads=recipe.model.mtp_heads, vocabulary=vocabulary)
         form = _form(recipe, folder, tokenizer) if tokenizer else None
     except (UnsupportedCheckpoint, TokenizerError) as error:
         raise LineageError(f"model.from: {error}") from error
@@ -90,17 +101,26 @@ def _require_fit(recipe: Recipe, network: ModelConfig) -> None:
             f"tokenizer.vocab_size = {recipe.tokenizer.vocab_size}: the network of model.from has {network.vocab_size} "
             "tokens; lower it"
         )
-    if recipe.engine.context > network.max_position_embeddings:
-        raise LineageError(
-            f"engine.context = {recipe.engine.context}: the network of model.from has "
-            f"{network.max_position_embeddings} positions; lower it"
-        )
+    positions = _positions(recipe, network)
+    for field, asked in (("engine.context", recipe.engine.context), ("long.length", recipe.long.length)):
+        if asked > positions and (field != "long.length" or "long" in recipe.stages):
+            raise LineageError(f"{field} = {asked}: the network of model.from has {positions} positions; lower it")
     if "mtp" in recipe.stages and not network.num_nextn_predict_layers:
-        raise LineageError("stages: the network of model.from has no MTP heads to train; leave out mtp")
+        raise LineageError("stages: the network of model.from has no MTP heads to train; set model.mtp_heads")
     _require_experts(recipe, network)
     widths = [network.hidden_size, *([network.mixture.width] if network.mixture else [])]
     if recipe.precision.experts not in ("bf16", "fp8_block") and any(width % 32 for width in widths):
         raise LineageError(f"precision.experts rounds blocks of 32 numbers, the network of model.from is {widths} wide")
+
+
+def _positions(recipe: Recipe, network: ModelConfig) -> int:
+    """Return the number of positions that the network has in the end."""
+    if "long" not in recipe.stages or recipe.long.factor == 1 or recipe.own_tokenizer:
+        return network.max_position_embeddings
+    try:
+        return network.extended(float(recipe.long.factor)).max_position_embeddings
+    except ModelError as error:
+        raise LineageError(f"long.factor = {recipe.long.factor}: {error}; set it to 1") from error
 
 
 def _require_experts(recipe: Recipe, network: ModelConfig) -> None:
@@ -126,7 +146,9 @@ def network_of(recipe: Recipe, paths: RunPaths | None = None) -> ModelConfig:
     if not recipe.model.from_:
         return config_from_recipe(recipe.model, recipe.tokenizer.vocab_size)
     taken = paths is not None and paths.model("base").exists()
-    return survey(paths.model("base") if paths and taken else _named_folder(recipe)).config
+    if paths and taken:
+        return survey(paths.model("base")).config
+    return survey(_named_folder(recipe), mtp_heads=recipe.model.mtp_heads).config
 
 
 async def adopt_base(context: RunContext) -> dict[str, Any]:
@@ -146,16 +168,22 @@ async def adopt_base(context: RunContext) -> dict[str, Any]:
 
 
 def _adopt(context: RunContext, base: Base) -> None:
-    recipe, paths = context.recipe, context.paths
+    recipe, paths, found = context.recipe, context.paths, base.survey
     folder = paths.model("base")
     aside = folder.with_name("model.partial")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     if recipe.model.weights == "random":
-        save_hf(Transformer(base.survey.config).initialise(recipe.seed), aside)
+        save_hf(Transformer(found.config).initialise(recipe.seed), aside)
     else:
-        weights = [path.name for path in base.folder.glob("*.safetensors*")]
-        for name in ("config.json", *TRAVELLING, *sorted(weights)):
+        names = TRAVELLING
+        if found.config.num_nextn_predict_layers != found.stored_heads:
+            save_hf(load_hf(base.folder, mtp_heads=found.config.num_nextn_predict_layers, seed=recipe.seed), aside)
+        else:
+            weights = sorted(path.name for path in base.folder.glob("*.safetensors*"))
+            carried = (file.name for file in files_carried(base.folder, found.config.family))
+            names = ("config.json", *TRAVELLING, *weights, *carried)
+        for name in names:
             if (file := file_in(base.folder, name)) is not None:
                 _link(file.resolve(), aside / name)
                 if name in TRAVELLING:

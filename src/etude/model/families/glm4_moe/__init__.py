@@ -10,7 +10,7 @@ FAMILY = Family(
     architecture="Glm4MoeForCausalLM",
     read=read,
     write=write,
-    names=TensorNames(),
+    names=TensorNames(publishes_heads=True),
 )
 
 __all__ = ["FAMILY"]
