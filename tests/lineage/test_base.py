@@ -15,12 +15,14 @@ from tests.harness.parts import compact_format
 from tests.lineage.contexts import open_context
 from tests.pretrain.make import small_recipe
 from tests.text.formats.tiny import merged_file
+from tests.text.test_tiktoken_file import ALL, publish
 
 from etude.lineage import LineageError, require_supported
 from etude.lineage.base import adopt_base, find_base, network_of
 from etude.lineage.stages import stages_of
 from etude.model import Transformer, config_from_recipe, load_hf, read_config, save_hf
 from etude.recipe import Recipe, RecipeError, load_recipe, save_recipe
+from etude.text import open_tokenizer
 
 SMALL = small_recipe(Path("code")).model.model_dump(exclude={"from_", "weights", "embedding_scale"})
 
@@ -227,3 +229,24 @@ def test_the_long_stage_makes_room_for_a_longer_context(tmp_path: Path) -> None:
     scaled = qwen3(tmp_path / "scaled", rope_scaling={"type": "linear", "factor": 2.0})
     with pytest.raises(LineageError, match=r"long\.factor = 4: .*linearly scaled.*set it to 1"):
         require_supported(recipe(scaled, **long, **AUTO))
+
+
+def test_a_tiktoken_file_becomes_the_tokenizer_of_the_run(tmp_path: Path) -> None:
+    folder = qwen3(tmp_path / "found")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(LineageError, match=r"tokenizer\.json"):
+        find_base(recipe(folder, stages=["rl"], **AUTO))
+    names = ["[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"]
+    names += [
+        f"<|tool_call{part}|>" for part in ("s_section_begin", "s_section_end", "_begin", "_argument_begin", "_end")
+    ]
+    publish(folder, ALL, dict(enumerate(names, 256)))
+    begun = recipe(folder, stages=["rl"], **AUTO)
+    form = find_base(begun, shape_only=True).format
+    assert form is not None
+    assert form.name == "kimi-k2"
+    context = open_context(tmp_path / "run", begun)
+    asyncio.run(adopt_base(context))
+    for place in (context.paths.root, context.paths.model("base")):
+        assert (place / "tiktoken.model").exists()
+        assert open_tokenizer(place / "tokenizer.json").special("<|im_end|>") == 257

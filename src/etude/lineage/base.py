@@ -12,6 +12,7 @@ from typing import Any
 
 from etude.harness import format_of
 from etude.journal import RunPaths
+from etude.journal.files import write_atomically
 from etude.lineage.context import RunContext
 from etude.lineage.state import LineageError, finished_stage
 from etude.model import (
@@ -32,7 +33,8 @@ from etude.recipe.precision import PrecisionRecipe
 from etude.recipe.training import PretrainRecipe
 from etude.text import Tokenizer, TokenizerError, open_tokenizer
 from etude.text.finding import FoundFormat, find_format
-from etude.text.pretrained import PretrainedTokenizer
+from etude.text.pretrained import PretrainedTokenizer, published_text
+from etude.text.tiktoken_file import FILE
 
 _OF_EXPERTS = ("experts", "also", "kernels", "reciprocal_bits")
 """Settings of [precision] that mean nothing without experts; attention is rounded as experts are."""
@@ -62,7 +64,7 @@ def find_base(recipe: Recipe, *, shape_only: bool = False) -> Base:
     folder = _named_folder(recipe)
     try:
         brought = [name for name in TRAVELLING if file_in(folder, name) is not None]
-        read_tokenizer = not recipe.own_tokenizer and ("tokenizer.json" in brought or not shape_only)
+        read_tokenizer = not recipe.own_tokenizer and (not shape_only or bool({"tokenizer.json", FILE} & {*brought}))
         tokenizer = open_tokenizer(folder) if read_tokenizer else None
         vocabulary = tokenizer.vocab_size if tokenizer else None
         found = survey(folder, mtp_heads=recipe.model.mtp_heads, vocabulary=vocabulary)
@@ -188,6 +190,9 @@ def _adopt(context: RunContext, base: Base) -> None:
                 _link(file.resolve(), aside / name)
                 if name in TRAVELLING:
                     shutil.copyfile(file, paths.root / name)
+        if not (aside / "tokenizer.json").exists():
+            for place in (aside, paths.root):
+                write_atomically(place / "tokenizer.json", published_text(base.folder / "tokenizer.json").encode())
     shutil.rmtree(folder, ignore_errors=True)
     aside.replace(folder)
 
