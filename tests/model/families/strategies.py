@@ -95,6 +95,15 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "qwen3": (_SIZES | _GROUPS, _OPTIONAL | _ATTENTION_BIAS),
     "qwen3_moe": (_SIZES | _GROUPS | _MIXTURE, _OPTIONAL | _ATTENTION_BIAS | _MIXTURE_OPTIONAL),
 }
+_VISION = {
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "hidden_size": 24,
+    "intermediate_size": 16,
+    "pos_emb_height": 4,
+    "pos_emb_width": 4,
+    "patch_size": 2,
+}
 NAMES = tuple(_FAMILIES)
 _DRAWN_TOGETHER = {"n_routed_experts", "n_group", "topk_group", "num_experts", "num_local_experts"} | {
     "rope_theta",
@@ -111,8 +120,14 @@ def settings_of(family: str) -> set[str]:
     return {*required, *optional, *_DRAWN_TOGETHER, *_REFUSED}
 
 
+def configs(family: str) -> st.SearchStrategy[dict[str, Any]]:
+    if family == "kimi_k25":
+        return st.builds(kimi_k25, _configs("deepseek_v3"), _FLAG)
+    return _configs(family)
+
+
 @st.composite
-def configs(draw: st.DrawFn, family: str) -> dict[str, Any]:
+def _configs(draw: st.DrawFn, family: str) -> dict[str, Any]:
     required, optional = _FAMILIES[family]
     data = draw(st.fixed_dictionaries(required, optional=optional))
     data |= deepcopy(draw(st.sampled_from(_ROPES if family != "deepseek_v3" else _ROPES[:-1])))
@@ -125,3 +140,18 @@ def configs(draw: st.DrawFn, family: str) -> dict[str, Any]:
         name = draw(st.sampled_from(["num_experts", "num_local_experts"]))
         data[name] = draw(st.integers(data["num_experts_per_tok"], 6))
     return {"model_type": family, **data}
+
+
+def kimi_k25(text: dict[str, Any], tied: bool = False) -> dict[str, Any]:
+    """The config.json of a Kimi-K2.5 with this text part."""
+    text = {**text, "model_type": "kimi_k2", "torch_dtype": "float32"}
+    return {
+        "model_type": "kimi_k25",
+        "architectures": ["KimiK25ForConditionalGeneration"],
+        "text_config": text,
+        "vision_config": _VISION,
+        "projection_hidden_size": 24,
+        "tie_word_embeddings": tied,
+        "media_placeholder_token_id": 7,
+        "torch_dtype": "float32",
+    }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from tests.model.families.strategies import configs
-from tests.model.families.theirs import published, router_biases
+from tests.model.families.strategies import configs, kimi_k25
+from tests.model.families.theirs import published, router_biases, theirs_of
 
 from etude.model import Transformer, UnsupportedCheckpoint, load_hf, read_config, save_hf, survey
 from etude.model.checkpoints.slots import slots_of
@@ -25,49 +24,17 @@ from etude.model.precision.layout import stored_tensors
 
 transformers = pytest.importorskip("transformers")
 
-VISION = {
-    "num_attention_heads": 2,
-    "num_hidden_layers": 1,
-    "hidden_size": 24,
-    "intermediate_size": 16,
-    "pos_emb_height": 4,
-    "pos_emb_width": 4,
-    "patch_size": 2,
-}
 TOKENS = torch.randint(0, 61, (2, 24), generator=torch.Generator().manual_seed(0))
-
-
-def described(text: dict[str, Any], tied: bool = False) -> dict[str, Any]:
-    text = {**text, "model_type": "kimi_k2", "torch_dtype": "float32"}
-    return {
-        "model_type": "kimi_k25",
-        "architectures": ["KimiK25ForConditionalGeneration"],
-        "text_config": text,
-        "vision_config": VISION,
-        "projection_hidden_size": 24,
-        "tie_word_embeddings": tied,
-        "media_placeholder_token_id": 7,
-        "torch_dtype": "float32",
-    }
 
 
 def publish(data: dict[str, Any], folder: Path, seed: int) -> Any:
     """Write a random model under its published names. `transformers` itself saves the text part under others."""
-    given = {name: value for name, value in deepcopy(data).items() if name != "model_type"}
-    config = transformers.AutoConfig.for_model("kimi_k25", **given)
-    model = transformers.Kimi_K25ForConditionalGeneration(config).float()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in (*model.parameters(), *router_biases(model).values()):
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    model = theirs_of(data, seed)
     model.save_pretrained(folder)
     saved = {name.removeprefix("model."): tensor for name, tensor in load_file(folder / "model.safetensors").items()}
     tensors = {name: tensor for name, tensor in saved.items() if not name.startswith("language_model.")}
-    for name, tensor in published(dict(model.named_parameters()) | router_biases(model)):
-        if name == "lm_head.weight":
-            tensors[f"language_model.{name}"] = tensor.detach()
-        elif name.startswith("model.language_model."):
-            tensors[name.replace("model.language_model.", "language_model.model.")] = tensor.detach().clone()
+    tensors |= {name: tensor.detach().clone() for name, tensor in published(dict(model.named_parameters()))}
+    tensors |= dict(published(router_biases(model)))
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(data))
     return model.eval()
@@ -89,7 +56,7 @@ def test_the_text_part_is_read_and_the_rest_is_carried() -> None:
     def holds(text: dict[str, Any], tied: bool, seed: int) -> None:
         with tempfile.TemporaryDirectory() as place:
             there, here = Path(place, "there"), Path(place, "here")
-            data = described(text, tied)
+            data = kimi_k25(text, tied)
             theirs = publish(data, there, seed)
             (there / "preprocessor_config.json").write_text('{"image": 1}')
             (there / "modeling_kimi_k25.py").write_text("# code of the vision tower")
@@ -136,7 +103,7 @@ SMALL = {
 
 
 def test_packed_experts_are_read_and_leave_plain(tmp_path: Path) -> None:
-    data = described(SMALL)
+    data = kimi_k25(SMALL)
     publish(data, tmp_path / "plain", 1)
     tensors, plain, generator = {}, {}, torch.Generator().manual_seed(2)
     for name, tensor in load_file(tmp_path / "plain" / "model.safetensors").items():
@@ -161,7 +128,7 @@ def test_packed_experts_are_read_and_leave_plain(tmp_path: Path) -> None:
 
 
 def test_what_changes_is_said_where_it_stood() -> None:
-    data = described(SMALL)
+    data = kimi_k25(SMALL)
     longer = read_config(data).extended(4.0, 128)
     now = write_config(longer)
     assert read_config(now) == longer
@@ -182,4 +149,4 @@ def test_what_changes_is_said_where_it_stood() -> None:
 )
 def test_another_text_part_is_refused_by_name(change: dict[str, Any], says: str) -> None:
     with pytest.raises(UnsupportedCheckpoint, match=says):
-        read_config({**described(SMALL), **change})
+        read_config({**kimi_k25(SMALL), **change})
