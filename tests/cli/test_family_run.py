@@ -24,6 +24,7 @@ tasks.train=8 tasks.dev=2 tasks.test=2
 corpus.generated_documents=400 corpus.max_file_bytes=20_000
 pretrain.steps=3 pretrain.batch=2
 long.steps=1 long.length=512
+model.mtp_heads=1 stages=["pretrain","long","mtp","sft","rl"] mtp.steps=2 mtp.batch=2
 sft.steps=2 sft.batch=2 sft.demonstrations=8
 rl.steps=1 rl.prompts_per_step=2 rl.group=2 rl.evaluate_every=0 rl.drop_unsolved=false rl.min_spread=0.0
 evaluation.samples=1
@@ -52,11 +53,15 @@ def test_from_a_shape_to_a_checkpoint(shape: dict[str, Any], tmp_path: Path, mon
     done = etude("export", tmp_path / "run", tmp_path / "exported")
     assert done.returncode == 0, done.stderr
     written = json.loads((tmp_path / "exported/config.json").read_text())
-    assert written == shape | {name: written[name] for name in ("rope_scaling", "torch_dtype")}
+    assert written == shape | {name: written[name] for name in ("rope_scaling", "torch_dtype", "etude")}
+    assert written["etude"] == {"mtp_heads": 1}
+    assert read_metrics(paths.metrics("rl"))[-1]["draft_loss"] > 0, "the engine drafts, and RL trains the head on"
     assert written["rope_scaling"]["type"] == "yarn"
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "exported", dtype=torch.float32)
     tokens = torch.arange(300)[None] * 7 % 1000
     with torch.no_grad():
         expected = theirs.eval()(tokens).logits
         found = load_hf(tmp_path / "exported", torch.float32)(tokens).logits_btv
+        base, trained = (load_hf(paths.model(stage), torch.float32).mtp.state_dict() for stage in ("base", "mtp"))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(base["0.eh_proj.weight"], trained["0.eh_proj.weight"])

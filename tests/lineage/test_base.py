@@ -15,6 +15,7 @@ from tests.harness.parts import compact_format
 from tests.lineage.contexts import open_context
 from tests.pretrain.make import small_recipe
 from tests.text.formats.tiny import merged_file
+from tests.text.test_tiktoken_file import ALL, publish
 
 from etude.lineage import LineageError, require_supported
 from etude.lineage.base import adopt_base, find_base, network_of
@@ -26,11 +27,13 @@ from etude.model import (
     config_from_recipe,
     load_hf,
     merge_adapters,
+    read_config,
     save_adapter,
     save_hf,
 )
 from etude.recipe import Recipe, RecipeError, load_recipe, save_recipe
 from etude.recipe.lora import LoraRecipe
+from etude.text import open_tokenizer
 
 SMALL = small_recipe(Path("code")).model.model_dump(exclude={"from_", "weights", "embedding_scale"})
 
@@ -193,7 +196,7 @@ def test_a_dry_run_needs_no_more_than_the_shape(published: Path) -> None:
 def test_heads_that_are_not_there_are_not_trained(tmp_path: Path) -> None:
     save_hf(network(num_nextn_predict_layers=0), tmp_path / "headless")
     asked = recipe(tmp_path / "headless", {"weights": "random"}, stages=["mtp", "sft"])
-    with pytest.raises(LineageError, match="no MTP heads to train; leave out mtp"):
+    with pytest.raises(LineageError, match="no MTP heads to train; set model"):
         find_base(asked)
 
 
@@ -226,3 +229,69 @@ def test_a_new_network_cannot_be_described_beside(tmp_path: Path) -> None:
         load_recipe(tmp_path / "r.toml", ["model.hidden_size=64"])
     with pytest.raises(RecipeError, match="did you mean from"):
         load_recipe(tmp_path / "r.toml", ["model.form=64"])
+
+
+def qwen3(folder: Path, **changes: Any) -> Path:
+    shape = json.loads(Path("recipes/shapes/tiny-qwen3/config.json").read_text()) | {"num_hidden_layers": 1, **changes}
+    save_hf(Transformer(read_config(shape)).initialise(1), folder)
+    (folder / "tokenizer.json").write_text(json.dumps(merged_file()))
+    return folder
+
+
+@pytest.mark.parametrize("heads", [0, 1, 2])
+def test_heads_are_added_and_dropped_as_the_recipe_says(heads: int, tmp_path: Path) -> None:
+    folder = qwen3(tmp_path / "found")
+    save_hf(load_hf(folder, mtp_heads=1, seed=5), folder, folder)
+    begun = recipe(folder, {"mtp_heads": heads}, seed=5, stages=["mtp", "rl"] if heads else ["rl"], **AUTO)
+    require_supported(begun)
+    context = open_context(tmp_path / "run", begun)
+    asyncio.run(adopt_base(context))
+    taken = load_hf(context.paths.model("base"))
+    assert network_of(begun) == network_of(begun, context.paths) == taken.config
+    expected = load_hf(folder, mtp_heads=heads, seed=5).state_dict()
+    assert expected.keys() == taken.state_dict().keys()
+    assert all(torch.equal(tensor, taken.state_dict()[name]) for name, tensor in expected.items())
+    assert (context.paths.root / "tokenizer.json").exists()
+    untouched = (context.paths.model("base") / "model.safetensors").samefile(folder / "model.safetensors")
+    assert untouched is (heads == 1), "linked where nothing changes"
+
+
+def test_a_network_without_heads_is_given_some_by_the_recipe(tmp_path: Path) -> None:
+    folder = qwen3(tmp_path / "found")
+    with pytest.raises(LineageError, match=r"no MTP heads to train; set model\.mtp_heads"):
+        find_base(recipe(folder, stages=["mtp", "rl"], **AUTO))
+    assert find_base(recipe(folder, {"mtp_heads": 1}, stages=["mtp", "rl"], **AUTO)).survey.parameters.total > 0
+    with pytest.raises(ValueError, match="mtp_heads goes with from"):
+        Recipe.model_validate({"name": "x", "model": {"mtp_heads": 1}})
+
+
+def test_the_long_stage_makes_room_for_a_longer_context(tmp_path: Path) -> None:
+    folder = qwen3(tmp_path / "found")
+    long = {"stages": ["long", "rl"], "long": {"factor": 4, "length": 4096}, "engine": {"context": 4096}}
+    require_supported(recipe(folder, **long, **AUTO))
+    with pytest.raises(LineageError, match=r"long\.length = 8192: the network of model\.from has 4096 positions"):
+        require_supported(recipe(folder, **long | {"long": {"factor": 4, "length": 8192}}, **AUTO))
+    scaled = qwen3(tmp_path / "scaled", rope_scaling={"type": "linear", "factor": 2.0})
+    with pytest.raises(LineageError, match=r"long\.factor = 4: .*linearly scaled.*set it to 1"):
+        require_supported(recipe(scaled, **long, **AUTO))
+
+
+def test_a_tiktoken_file_becomes_the_tokenizer_of_the_run(tmp_path: Path) -> None:
+    folder = qwen3(tmp_path / "found")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(LineageError, match=r"tokenizer\.json"):
+        find_base(recipe(folder, stages=["rl"], **AUTO))
+    names = ["[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"]
+    names += [
+        f"<|tool_call{part}|>" for part in ("s_section_begin", "s_section_end", "_begin", "_argument_begin", "_end")
+    ]
+    publish(folder, ALL, dict(enumerate(names, 256)))
+    begun = recipe(folder, stages=["rl"], **AUTO)
+    form = find_base(begun, shape_only=True).format
+    assert form is not None
+    assert form.name == "kimi-k2"
+    context = open_context(tmp_path / "run", begun)
+    asyncio.run(adopt_base(context))
+    for place in (context.paths.root, context.paths.model("base")):
+        assert (place / "tiktoken.model").exists()
+        assert open_tokenizer(place / "tokenizer.json").special("<|im_end|>") == 257

@@ -129,6 +129,21 @@ SHAPES: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 16,
         "mlp_only_layers": [1],
     },
+    "glm4_moe": {
+        "model_type": "glm4_moe",
+        "head_dim": 8,
+        "use_qk_norm": True,
+        "attention_bias": True,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 16,
+        "n_routed_experts": 6,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "n_group": 2,
+        "topk_group": 1,
+        "routed_scaling_factor": 2.5,
+        "num_nextn_predict_layers": 1,
+    },
 }
 WITH_HEAD = {name: shape for name, shape in SHAPES.items() if "model_type" not in shape} | {
     f"{name}_with_head": SHAPES[name] | {"num_nextn_predict_layers": 1} for name in ("qwen3", "qwen3_moe")

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+from tests.model.conftest import SHAPES
 
 from etude.model import (
     Parameters,
@@ -95,5 +96,21 @@ def test_a_longer_context_scales_rotations_as_each_kind_of_attention_publishes_i
     assert (latent.rope.scaling.rotation_scale, latent.softmax_scale * 4) == (1.0, pytest.approx(1.2965, abs=1e-4))
     assert grouped.rope.scaling.rotation_scale == pytest.approx(0.1 * math.log(4) + 1)
     assert grouped.softmax_scale == 1 / math.sqrt(128)
-    again = grouped.extended(2.0, 64).rope.scaling
+    again = grouped.extended(2.0).rope.scaling
     assert (again.factor, again.original_max_position_embeddings) == (8.0, 16)
+
+
+def test_positions_grow_unless_they_count_the_longer_context_already(config_of: Any) -> None:
+    config = config_of(model_type="qwen3")
+    assert config.extended(4.0, 256).max_position_embeddings == 1024
+    longer = config.extended(4.0).extended(2.0)
+    assert (longer.max_position_embeddings, longer.rope.scaling.factor) == (8192, 8.0)
+    assert longer.rope.scaling.original_max_position_embeddings == 1024
+    assert write_config(longer)["max_position_embeddings"] == 8192
+
+
+def test_a_longer_context_keeps_a_partial_rotation(config_of: Any) -> None:
+    rope = {"rope_theta": 100.0, "rope_type": "default", "partial_rotary_factor": 0.25}
+    config = config_of(**SHAPES["glm4_moe"] | {"rope_parameters": rope}).extended(4.0, 16)
+    assert config.attention.rope == 2
+    assert read_config(write_config(config)) == config

@@ -1,4 +1,4 @@
-"""MTP against a short reference written from the published description, on published tensors only."""
+"""MTP heads: equal to those of `transformers` on checkpoints that we wrote; shapes, packing, gradients."""
 
 from __future__ import annotations
 
@@ -7,76 +7,51 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from safetensors.torch import load_file
-from torch import Tensor
+from tests.model.conftest import SHAPES
 
 from etude.model import ModelError, save_hf
 
-
-def norm(x: Tensor, w: Tensor) -> Tensor:
-    return x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * w
-
-
-def turn(x: Tensor, theta: float) -> Tensor:
-    """Complex rotation of interleaved pairs; the row index is the position."""
-    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
-    width = x.shape[-1]
-    angle = torch.arange(x.shape[-2])[:, None] * theta ** (-torch.arange(0, width, 2) / width)
-    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
+transformers = pytest.importorskip("transformers")
+from transformers.modeling_layers import MtpModel  # noqa: E402 - only if it is there
 
 
-def reference_head(t: dict[str, Tensor], layer: int, config: Any, embedded: Tensor, hidden: Tensor) -> Tensor:
-    """One MTP head for one sequence, [T, D] -> normed [T, D]."""
-    w = {k.removeprefix(f"model.layers.{layer}."): v for k, v in t.items() if k.startswith(f"model.layers.{layer}.")}
-    joined = torch.cat([norm(embedded, w["enorm.weight"]), norm(hidden, w["hnorm.weight"])], dim=-1)
-    x = joined @ w["eh_proj.weight"].T
-    h, (heads, nope, rope) = (
-        norm(x, w["input_layernorm.weight"]),
-        (config.attention.heads, config.attention.nope, config.attention.rope),
-    )
-    q = (h @ w["self_attn.q_proj.weight"].T).unflatten(-1, (heads, -1)).transpose(0, 1)
-    down = h @ w["self_attn.kv_a_proj_with_mqa.weight"].T
-    latent = norm(down[:, : config.attention.kv_rank], w["self_attn.kv_a_layernorm.weight"])
-    kv = (latent @ w["self_attn.kv_b_proj.weight"].T).unflatten(-1, (heads, -1)).transpose(0, 1)
-    scores = q[..., :nope] @ kv[..., :nope].mT
-    q_turned, k_turned = (turn(x, config.rope.theta) for x in (q[..., nope:], down[:, config.attention.kv_rank :]))
-    scores = scores + q_turned @ k_turned.mT
-    scores = scores / (nope + rope) ** 0.5 + torch.full(scores.shape[-2:], float("-inf")).triu(1)
-    x = x + (scores.softmax(-1) @ kv[..., nope:]).transpose(0, 1).flatten(1) @ w["self_attn.o_proj.weight"].T
-    h = norm(x, w["post_attention_layernorm.weight"])
-
-    def swiglu(v: Tensor, prefix: str) -> Tensor:
-        gate, up, out = (w[f"{prefix}.{n}_proj.weight"] for n in ("gate", "up", "down"))
-        return (F.silu(v @ gate.T) * (v @ up.T)) @ out.T
-
-    score = torch.sigmoid(h @ w["mlp.gate.weight"].T)
-    rows = []
-    for i, v in enumerate(h):
-        best = (score[i] + w["mlp.gate.e_score_correction_bias"]).topk(config.num_experts_per_tok).indices.tolist()
-        total = sum(score[i, e] for e in best)
-        rows.append(sum(score[i, e] / total * swiglu(v, f"mlp.experts.{e}") for e in best))
-    x = x + torch.stack(rows) + swiglu(h, "mlp.shared_experts")
-    return norm(x, w["shared_head.norm.weight"])
+def heads_there(main: Any) -> Any:
+    """The MTP heads of a checkpoint that `transformers` has loaded, in its implementation."""
+    layers = main.config.num_hidden_layers
+    # It knows the heads' names of the published sizes only.
+    main._keys_to_ignore_on_load_unexpected = [rf"model\.layers\.{layers + head}\.." for head in (0, 1)]
+    return MtpModel.from_pretrained(main)
 
 
-@pytest.mark.parametrize("changes", [{}, {"embedding_scale": 3.0}, {"tie_word_embeddings": False}])
-def test_two_chained_heads_equal_the_reference(model_of: Any, tokens_of: Any, tmp_path: Path, changes: Any) -> None:
-    model, tokens = model_of(num_nextn_predict_layers=2, **changes), tokens_of(2, 15)
+CASES: dict[str, dict[str, Any]] = {
+    "deepseek_v3": {},
+    "embedding_scale": {"embedding_scale": 3.0},
+    "untied": {"tie_word_embeddings": False},
+    "glm4_moe": SHAPES["glm4_moe"],
+}
+
+
+@pytest.mark.parametrize("shape", CASES.values(), ids=CASES)
+def test_two_chained_heads_equal_those_of_transformers(
+    model_of: Any, tokens_of: Any, tmp_path: Path, shape: dict[str, Any]
+) -> None:
+    """Logits, and the gradients that the heads pass on to the trunk."""
+    model, tokens = model_of(**{**shape, "num_nextn_predict_layers": 2}), tokens_of(2, 15)
     save_hf(model, tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    with torch.no_grad():
-        output = model(tokens)
-        heads = model.mtp_logits(output, tokens).logits
-        for row in range(2):
-            hidden = output.hidden_bth[row]
-            for head in (0, 1):
-                layer = model.config.num_hidden_layers + head
-                length = 15 - 1 - head
-                embedded = tensors[f"model.layers.{layer}.embed_tokens.weight"][tokens[row, head + 1 :]]
-                hidden = reference_head(tensors, layer, model.config, embedded, hidden[:length])
-                expected = hidden @ tensors[f"model.layers.{layer}.shared_head.head.weight"].T
-                torch.testing.assert_close(heads[head][row], expected, rtol=1e-5, atol=2e-5)
+    main = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    theirs = heads_there(main)
+    output = model(tokens)
+    hidden = first = main.model(tokens).last_hidden_state
+    heads = model.mtp_logits(output, tokens).logits
+    for head in (0, 1):
+        length = 15 - 1 - head
+        positions = torch.arange(length)[None].expand(2, -1)
+        hidden = theirs.forward_layer(head, hidden[:, :length], positions, None, input_ids=tokens[:, head + 1 :])
+        assert heads[head].std() > 0.05
+        torch.testing.assert_close(heads[head], main.lm_head(hidden), rtol=1e-5, atol=2e-5)
+    (expected,) = torch.autograd.grad(main.lm_head(hidden).square().sum(), first)
+    (found,) = torch.autograd.grad(heads[1].square().sum(), output.hidden_bth)
+    assert (found - expected).abs().max() <= 2e-5 * expected.abs().max()
 
 
 def test_shapes_load_and_packing(model_of: Any, tokens_of: Any) -> None:

@@ -23,8 +23,9 @@ def sections(section: type[Section] = Recipe) -> list[type[Section]]:
 
 
 def settings(node: ast.AST) -> bool:
-    """Whether it is `data["name"]` or `data.get("name")`."""
-    call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get"
+    """Whether it is `data["name"]`, `data.get("name")` or `published.number("name")`."""
+    called = node.func if isinstance(node, ast.Call) else None
+    call = isinstance(called, ast.Attribute) and called.attr in ("get", "number")
     return call or isinstance(node, ast.Subscript)
 
 

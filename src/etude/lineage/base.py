@@ -12,11 +12,13 @@ from typing import Any
 
 from etude.harness import format_of
 from etude.journal import RunPaths
+from etude.journal.files import write_atomically
 from etude.lineage.context import RunContext
 from etude.lineage.state import LineageError, finished_stage
 from etude.model import (
     AdapterFolder,
     ModelConfig,
+    ModelError,
     Survey,
     Transformer,
     UnsupportedCheckpoint,
@@ -29,13 +31,14 @@ from etude.model import (
 )
 from etude.model.checkpoints.folder import file_in
 from etude.model.checkpoints.slots import without_memory
-from etude.model.checkpoints.writing import TRAVELLING
+from etude.model.checkpoints.writing import TRAVELLING, files_carried
 from etude.recipe import Recipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.recipe.training import PretrainRecipe
 from etude.text import Tokenizer, TokenizerError, open_tokenizer
 from etude.text.finding import FoundFormat, find_format
-from etude.text.pretrained import PretrainedTokenizer
+from etude.text.pretrained import PretrainedTokenizer, published_text
+from etude.text.tiktoken_file import FILE
 
 _OF_EXPERTS = ("experts", "also", "kernels", "reciprocal_bits")
 """Settings of [precision] that mean nothing without experts; attention is rounded as experts are."""
@@ -68,9 +71,10 @@ def find_base(recipe: Recipe, *, shape_only: bool = False) -> Base:
     try:
         beside = _with_tokenizer(folder)
         brought = [name for name in TRAVELLING if file_in(beside, name) is not None]
-        read_tokenizer = not recipe.own_tokenizer and ("tokenizer.json" in brought or not shape_only)
+        read_tokenizer = not recipe.own_tokenizer and (not shape_only or bool({"tokenizer.json", FILE} & {*brought}))
         tokenizer = open_tokenizer(beside) if read_tokenizer else None
-        found = survey(folder, vocabulary=tokenizer.vocab_size if tokenizer else None)
+        vocabulary = tokenizer.vocab_size if tokenizer else None
+        found = survey(folder, mtp_heads=recipe.model.mtp_heads, vocabulary=vocabulary)
         form = _form(recipe, beside, tokenizer) if tokenizer else None
     except (UnsupportedCheckpoint, TokenizerError) as error:
         raise LineageError(f"model.from: {error}") from error
@@ -111,13 +115,12 @@ def _require_fit(recipe: Recipe, network: ModelConfig) -> None:
             f"tokenizer.vocab_size = {recipe.tokenizer.vocab_size}: the network of model.from has {network.vocab_size} "
             "tokens; lower it"
         )
-    if recipe.engine.context > network.max_position_embeddings:
-        raise LineageError(
-            f"engine.context = {recipe.engine.context}: the network of model.from has "
-            f"{network.max_position_embeddings} positions; lower it"
-        )
+    positions = _positions(recipe, network)
+    for field, asked in (("engine.context", recipe.engine.context), ("long.length", recipe.long.length)):
+        if asked > positions and (field != "long.length" or "long" in recipe.stages):
+            raise LineageError(f"{field} = {asked}: the network of model.from has {positions} positions; lower it")
     if "mtp" in recipe.stages and not network.num_nextn_predict_layers:
-        raise LineageError("stages: the network of model.from has no MTP heads to train; leave out mtp")
+        raise LineageError("stages: the network of model.from has no MTP heads to train; set model.mtp_heads")
     _require_experts(recipe, network)
     widths = [network.hidden_size, *([network.mixture.width] if network.mixture else [])]
     _require_targets(recipe, network)
@@ -132,6 +135,16 @@ def _require_targets(recipe: Recipe, network: ModelConfig) -> None:
     if missing := without_matrices(without_memory(network), recipe.lora.targets):
         what = {"mlp": "dense feed-forwards", "experts": "experts", "shared": "shared experts"}[missing[0]]
         raise LineageError(f'lora.targets names "{missing[0]}": the network of model.from has no {what}; leave it out')
+
+
+def _positions(recipe: Recipe, network: ModelConfig) -> int:
+    """Return the number of positions that the network has in the end."""
+    if "long" not in recipe.stages or recipe.long.factor == 1 or recipe.own_tokenizer:
+        return network.max_position_embeddings
+    try:
+        return network.extended(float(recipe.long.factor)).max_position_embeddings
+    except ModelError as error:
+        raise LineageError(f"long.factor = {recipe.long.factor}: {error}; set it to 1") from error
 
 
 def _require_experts(recipe: Recipe, network: ModelConfig) -> None:
@@ -157,7 +170,9 @@ def network_of(recipe: Recipe, paths: RunPaths | None = None) -> ModelConfig:
     if not recipe.model.from_:
         return config_from_recipe(recipe.model, recipe.tokenizer.vocab_size)
     taken = paths is not None and paths.model("base").exists()
-    return survey(paths.model("base") if paths and taken else _named_folder(recipe)).config
+    if paths and taken:
+        return survey(paths.model("base")).config
+    return survey(_named_folder(recipe), mtp_heads=recipe.model.mtp_heads).config
 
 
 async def adopt_base(context: RunContext) -> dict[str, Any]:
@@ -178,24 +193,32 @@ async def adopt_base(context: RunContext) -> dict[str, Any]:
 
 
 def _adopt(context: RunContext, base: Base) -> None:
-    recipe, paths = context.recipe, context.paths
+    recipe, paths, found = context.recipe, context.paths, base.survey
     folder = paths.model("base")
     aside = folder.with_name("model.partial")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     if recipe.model.weights == "random":
-        save_hf(Transformer(base.survey.config).initialise(recipe.seed), aside)
-    elif AdapterFolder.open(base.folder):
-        save_hf(merge_adapters(load_hf(base.folder)), aside)
+        save_hf(Transformer(found.config).initialise(recipe.seed), aside)
     else:
-        weights = [path.name for path in base.folder.glob("*.safetensors*")]
-        for name in ("config.json", *sorted(weights)):
-            if (file := file_in(base.folder, name)) is not None:
+        heads = found.config.num_nextn_predict_layers
+        with_adapters = AdapterFolder.open(base.folder) is not None
+        if with_adapters or heads != found.stored_heads:
+            model = load_hf(base.folder, mtp_heads=heads, seed=recipe.seed)
+            save_hf(merge_adapters(model) if with_adapters else model, aside)
+        else:
+            weights = sorted(path.name for path in base.folder.glob("*.safetensors*"))
+            carried = (file.name for file in files_carried(base.folder, found.config.family))
+            for name in ("config.json", *weights, *carried):
+                if (file := file_in(base.folder, name)) is not None:
+                    _link(file.resolve(), aside / name)
+        for name in TRAVELLING:
+            if (file := file_in(base.tokenizer, name)) is not None:
                 _link(file.resolve(), aside / name)
-    for name in TRAVELLING if recipe.model.weights == "stored" else ():
-        if (file := file_in(base.tokenizer, name)) is not None:
-            _link(file.resolve(), aside / name)
-            shutil.copyfile(file, paths.root / name)
+                shutil.copyfile(file, paths.root / name)
+        if not (aside / "tokenizer.json").exists():
+            for place in (aside, paths.root):
+                write_atomically(place / "tokenizer.json", published_text(base.tokenizer / "tokenizer.json").encode())
     shutil.rmtree(folder, ignore_errors=True)
     aside.replace(folder)
 

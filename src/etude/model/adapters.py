@@ -115,6 +115,7 @@ def like_with(model: Transformer, config: ModelConfig) -> Transformer:
     for name, adapter in adapters_of(model).items():
         attach_adapter(other, name, LowRank(torch.empty_like(adapter.a), torch.empty_like(adapter.b), adapter.scale))
     other.load_state_dict(model.state_dict(), assign=True)
+    other.origin = model.origin
     return freeze_all_but_adapters(other) if adapters_of(other) else other
 
 

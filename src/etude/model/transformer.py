@@ -8,7 +8,9 @@ the rest of the batch. `initialise` derives every parameter from the seed and th
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 import torch
@@ -82,6 +84,9 @@ class Transformer(nn.Module):
     """Whether to compute batch-invariantly: the result of a token then does not depend on the rest of its batch."""
     wide_head_vh: Tensor | None = None
     """The output head's weight in fp32, which `prepare` caches for inference."""
+    origin: Path | None = None
+    """The checkpoint that the network was loaded from. What that holds beside the network, such as a vision tower, is
+    written again with it."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -100,18 +105,21 @@ class Transformer(nn.Module):
             self.initialise(0)
 
     @torch.no_grad()
-    def initialise(self, seed: int) -> Self:
-        """Set norms to 1, biases to 0, and all other parameters to normal random numbers."""
+    def initialise(self, seed: int, names: Collection[str] | None = None) -> Self:
+        """Set norms to 1, biases to 0, and all other parameters to normal random numbers. `names` are the tensors to
+        set; None sets all."""
         for name, parameter in self.named_parameters():
+            if names is not None and name not in names:
+                continue
             if name.endswith(("norm.weight", ".bias")):
                 parameter.fill_(float(name.endswith("norm.weight")))
                 continue
             digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * self.config.initializer_range)
-        for router in self._mixtures(self.layers) + self._mixtures(self.mtp):
-            if router.gate.e_score_correction_bias is not None:
-                router.gate.e_score_correction_bias.zero_()
+        for name, bias in self.named_buffers():
+            if names is None or name in names:
+                bias.zero_()
         return self
 
     def forward(

@@ -30,7 +30,9 @@ def plan(context: StageContext) -> StagePlan:
     share = recipe.corpus.stdlib_share
     batches = held_out(_long(corpus.valid, base_length, stage.length, 0), stage.length, stage.batch)
 
-    model = _extended(context.model_before(), stage.factor, base_length)
+    # A recipe that describes a network says how many positions it has in the end, a published model how many it has.
+    trained = base_length if recipe.own_tokenizer else None
+    model = _extended(context.model_before(), stage.factor, trained)
     masters = context.masters(model)
     optim = build_optimizer(model, stage.optimizer, stage.steps, masters=masters)
     late = _long(corpus.train, base_length, stage.length, recipe.seed)
@@ -67,9 +69,9 @@ def plan(context: StageContext) -> StagePlan:
     )
 
 
-def _extended(base: Transformer, factor: int, base_length: int) -> Transformer:
+def _extended(base: Transformer, factor: int, trained: int | None) -> Transformer:
     """Return the model with rotary frequencies rescaled; a factor of 1 changes nothing."""
-    return base if factor == 1 else like_with(base, base.config.extended(float(factor), base_length))
+    return base if factor == 1 else like_with(base, base.config.extended(float(factor), trained))
 
 
 def _long(shards: Shards, base_length: int, length: int, seed: int) -> RowStream:

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from etude.recipe.section import Section
 
-_FROM = ("from_", "weights")
+_FROM = ("from_", "weights", "mtp_heads")
 
 
 class ModelRecipe(Section):
@@ -22,6 +22,9 @@ class ModelRecipe(Section):
     weights: Literal["stored", "random"] = "stored"
     """With `from`: whether the run begins with the folder's weights and tokenizer ("stored"), or takes only the shape
     of the network from its config.json, and trains a tokenizer ("random")."""
+    mtp_heads: int | None = Field(None, ge=0, le=8)
+    """With `from`: number of multi-token-prediction (MTP) heads. If unset, the run has those of the folder. Fewer drop
+    the last ones; more add new ones, also to families that publish none, for the stage "mtp" to train."""
     hidden_size: int = Field(128, ge=8)
     """Width of the residual stream."""
     num_hidden_layers: int = Field(4, ge=1)
@@ -67,7 +70,7 @@ class ModelRecipe(Section):
     tie_word_embeddings: bool = True
     """Whether the output layer shares the input embeddings."""
     num_nextn_predict_layers: int = Field(1, ge=0)
-    """Number of multi-token-prediction (MTP) heads."""
+    """Number of MTP heads of a new network."""
     initializer_range: float = 0.02
     """Standard deviation of the initial weights."""
     embedding_scale: float = 1.0
@@ -80,6 +83,8 @@ class ModelRecipe(Section):
         changed = [name for name in given if getattr(self, name) != type(self).model_fields[name].default]
         if self.from_ and changed:
             raise ValueError(f"{changed[0]} describes a new network, but from = {self.from_!r} names one: remove one")
+        if self.mtp_heads is not None and not self.from_:
+            raise ValueError("mtp_heads goes with from; a new network has num_nextn_predict_layers heads")
         if self.num_experts_per_tok > self.n_routed_experts:
             raise ValueError("num_experts_per_tok must not exceed n_routed_experts")
         if self.first_k_dense_replace > self.num_hidden_layers:
@@ -88,6 +93,8 @@ class ModelRecipe(Section):
             raise ValueError("n_group must divide n_routed_experts")
         if self.topk_group > self.n_group:
             raise ValueError("topk_group must not exceed n_group")
+        if self.mtp_heads is not None and not self.from_:
+            raise ValueError("mtp_heads goes with from; a new network has num_nextn_predict_layers heads")
         if self.num_experts_per_tok > self.topk_group * (self.n_routed_experts // self.n_group):
             raise ValueError("num_experts_per_tok must not exceed the experts of topk_group groups")
         if self.n_group > 1 and self.n_routed_experts // self.n_group < 2:

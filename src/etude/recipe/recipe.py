@@ -93,7 +93,7 @@ class Recipe(Section):
         if self.continued.seconds and "rl" not in self.stages:
             raise ValueError("continued.seconds puts continued SFT in the place of rl, which stages leaves out")
         longest = self.pretrain.length * self.long.factor
-        if self.long.length > longest:
+        if self.own_tokenizer and self.long.length > longest:
             raise ValueError(f"long.length must not exceed pretrain.length x long.factor = {longest}")
         if not self.model.from_ and self.engine.context > self.model.max_position_embeddings:
             raise ValueError("engine.context must not exceed model.max_position_embeddings")

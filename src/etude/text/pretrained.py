@@ -16,6 +16,8 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
+from etude.text.byte_letters import LETTERS
+from etude.text.tiktoken_file import FILE, convert
 from etude.text.vocabulary import TokenizerError
 
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "[EOS]")
@@ -56,9 +58,10 @@ class PretrainedTokenizer:
 
     @staticmethod
     def load(path: Path) -> PretrainedTokenizer:
-        """Load a tokenizer; `path` is its tokenizer.json or the model's folder. Raises TokenizerError."""
+        """Load a tokenizer; `path` is its tokenizer.json or the model's folder. A folder may have a tiktoken file
+        instead. Raises TokenizerError."""
         file = path / "tokenizer.json" if path.is_dir() else path
-        text, settings = _read(file), file.with_name("tokenizer_config.json")
+        text, settings = published_text(file), file.with_name("tokenizer_config.json")
         try:
             return PretrainedTokenizer(text, json.loads(_read(settings)) if settings.exists() else None)
         except ModuleNotFoundError:
@@ -133,7 +136,7 @@ class PretrainedTokenizer:
             found = self._plain.id_to_token(token)
             if found is None:
                 continue
-            if found not in (name, "".join(_LETTERS[value] for value in name.encode())):
+            if found not in (name, "".join(LETTERS[value] for value in name.encode())):
                 raise TokenizerError(f"the id {token} is both of the special token {name!r} and of {found!r}")
             spelled[token] = tuple(self._byte[value] for value in name.encode())
         return spelled
@@ -163,7 +166,7 @@ def _bytes_of(plain: Any) -> dict[int, int]:
     """Return the token of each byte that has one."""
     from tokenizers.decoders import ByteLevel
 
-    found = {value: plain.token_to_id(_LETTERS[value]) for value in sorted(_UTF8)}
+    found = {value: plain.token_to_id(LETTERS[value]) for value in sorted(_UTF8)}
     tokens = {value: token for value, token in found.items() if token is not None}
     missing = sorted(_NEEDED - tokens.keys())
     if not isinstance(plain.decoder, ByteLevel) or missing:
@@ -205,14 +208,11 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _letters() -> list[str]:
-    """Return the letter that stands for each byte in a byte-level vocabulary."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(value if value in printable else next(others)) for value in range(0x100)]
-
-
-_LETTERS = _letters()
+def published_text(file: Path) -> str:
+    """Return the text of a tokenizer.json, made from the tiktoken file beside it if there is none."""
+    if not file.exists() and file.with_name(FILE).is_file():
+        return convert(file.parent)
+    return _read(file)
 
 
 def _read(file: Path) -> str:

@@ -53,7 +53,7 @@ def test_characters_whose_bytes_a_vocabulary_lacks_are_replaced() -> None:
     """By U+FFFD, in place of being left out: SmolLM2's vocabulary, for one, lacks six control characters."""
     data = copy.deepcopy(merged_file())
     for value in (0x04, 0xF1):
-        data["model"]["vocab"][f"no byte {value}"] = data["model"]["vocab"].pop(pretrained._LETTERS[value])
+        data["model"]["vocab"][f"no byte {value}"] = data["model"]["vocab"].pop(pretrained.LETTERS[value])
     tokenizer = PretrainedTokenizer(json.dumps(data))
     said, read = "a\x04b\ud800\x05\U00050000\U0001f600", "a\ufffdb?\x05\ufffd\U0001f600"
     (document,) = tokenizer.documents([said])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from torch import Tensor
 from etude.model.checkpoints.tensor_file import StoredTensor, read_header, read_into, read_json_file
 from etude.model.config import ModelConfig
 from etude.model.errors import UnsupportedCheckpoint
-from etude.model.families import read_config
+from etude.model.families import FAMILIES, read_config, without_quantisation
 from etude.model.precision.layout import refuse_unknown
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+HEADS = "mtp.safetensors"
+"""File of the MTP heads that a family does not publish. No index lists it, so other readers pass it over."""
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf")
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
@@ -58,7 +61,8 @@ class CheckpointFolder:
         if described is None:
             raise UnsupportedCheckpoint(f"{folder} is not a checkpoint: it has no config.json")
         data = read_json_file(described)
-        quantisation = data.pop("quantization_config", None) or {}
+        data, quantisation = without_quantisation(data)
+        quantisation = quantisation or {}
         if not isinstance(quantisation, dict):
             raise UnsupportedCheckpoint(f"{described} is damaged: its quantization_config is no object")
         try:
@@ -67,15 +71,17 @@ class CheckpointFolder:
         except UnsupportedCheckpoint as error:
             raise UnsupportedCheckpoint(f"{folder}: {error}") from error
         files, index = _listing(folder)
-        stored = _stored_in(folder, files, index)
+        apart = _heads_of(folder, data)
+        stored = _stored_in(folder, files, index, apart)
+        settings = {**FAMILIES[config.family].described(data), **data}
         beside = {path.name for pattern in ("*.safetensors", *_PICKLES) for path in folder.glob(pattern)}
         return cls(
             path=folder,
             config=config,
-            dtype=_DTYPES.get(str(data.get("dtype") or data.get("torch_dtype")), torch.bfloat16),
+            dtype=_DTYPES.get(str(settings.get("dtype") or settings.get("torch_dtype")), torch.bfloat16),
             quantised=quantisation.get("quant_method"),
             stored=stored,
-            unread=tuple(sorted(beside - {file.name for file in files})),
+            unread=tuple(sorted(beside - {file.name for file in [*files, *apart]})),
         )
 
     def tensor(self, name: str) -> Tensor:
@@ -109,6 +115,12 @@ def _listing(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
     return [_present(folder, name) for name in found], None
 
 
+def _heads_of(folder: Path, data: Mapping[str, Any]) -> list[Path]:
+    """Return the file of the MTP heads that the folder has beside its family's tensors, by its config.json."""
+    ours, file = data.get("etude"), file_in(folder, HEADS)
+    return [file] if file is not None and isinstance(ours, Mapping) and ours.get("mtp_heads") else []
+
+
 def file_in(folder: Path, name: str) -> Path | None:
     """Return a file of a folder, None if there is none. Raises UnsupportedCheckpoint if it is no regular file, or a
     link that leads out of the folder."""
@@ -127,8 +139,10 @@ def file_in(folder: Path, name: str) -> Path | None:
 
 def weights_digest(folder: Path) -> str:
     """Return the SHA-256 of a checkpoint's weights: of the one file, or of the names and digests of several."""
+    described = file_in(folder, "config.json")
+    data = read_json_file(described) if described is not None else {}
     digests = {}
-    for file in _listing(folder)[0]:
+    for file in [*_listing(folder)[0], *_heads_of(folder, data)]:
         with file.open("rb") as stream:
             digests[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
     if list(digests) == [SINGLE]:
@@ -164,10 +178,13 @@ def _weight_map(index: Path) -> dict[str, str]:
     return files
 
 
-def _stored_in(folder: Path, files: list[Path], index: dict[str, str] | None) -> dict[str, StoredTensor]:
-    """Return the tensors of all files, which must be exactly those that the index lists, if there is one."""
+def _stored_in(
+    folder: Path, files: list[Path], index: dict[str, str] | None, apart: list[Path]
+) -> dict[str, StoredTensor]:
+    """Return the tensors of all files. Those of `files` must be exactly the ones that the index lists, if there is
+    one; the files `apart` are in no index."""
     stored: dict[str, StoredTensor] = {}
-    for file in files:
+    for file in dict.fromkeys([*files, *apart]):
         tensors = read_header(file)
         if twice := min(stored.keys() & tensors.keys(), default=None):
             raise UnsupportedCheckpoint(f"{folder} has {twice} twice: in {stored[twice].file.name} and {file.name}")
@@ -178,7 +195,8 @@ def _stored_in(folder: Path, files: list[Path], index: dict[str, str] | None) ->
         if name not in stored or stored[name].file.name != file_name:
             said = ascii(name)[1:-1][:200]
             raise UnsupportedCheckpoint(f"{folder / INDEX} says that {said} is in {file_name}, but it is not")
-    if unlisted := min(stored.keys() - index.keys(), default=None):
+    listed = {name for name, tensor in stored.items() if tensor.file not in apart}
+    if unlisted := min(listed - index.keys(), default=None):
         holder = stored[unlisted].file.name
         raise UnsupportedCheckpoint(f"{folder / INDEX} does not list {unlisted}, which is in {holder}")
     return stored

@@ -17,13 +17,15 @@ from torch import Tensor
 from etude.model.checkpoints.folder import CheckpointFolder, weights_digest
 from etude.model.checkpoints.peft import CONFIG, WEIGHTS, AdapterFolder
 from etude.model.checkpoints.slots import slots_of, without_memory
-from etude.model.checkpoints.survey import require_fit
+from etude.model.checkpoints.survey import require_fit, with_heads_of
 from etude.model.config import ModelConfig
-from etude.model.families.names import EMBEDDING, HEAD
+from etude.model.families import FAMILIES
 from etude.model.precision.formats import Quantised, dequantise
 from etude.model.precision.layout import is_ignored, parts_of_quantised, quantised_of, refuse_codes
 from etude.model.precision.weight_checks import Fault, doubts, faults, faults_of_values, refuse_faults
 from etude.model.transformer import Transformer
+
+_EMBEDDING = "embed_tokens.weight"
 
 
 def load_hf(
@@ -31,13 +33,15 @@ def load_hf(
     dtype: torch.dtype | None = None,
     *,
     mtp_heads: int | None = None,
+    seed: int = 0,
     device: str = "cpu",
 ) -> Transformer:
     """Build a network from a checkpoint folder, or from a folder with adapters: then the network is their base, frozen,
     with the adapters attached.
 
     With `dtype` None, plain weights keep their stored dtype and quantised ones get config.json's. Buffers are fp32.
-    `mtp_heads` is the number of MTP heads to load; None loads all. Weights that are not finite or were clipped raise
+    `mtp_heads` is the number of MTP heads; None means those of the folder. More heads than it has are added, random by
+    `seed` and their names. Weights that are not finite or were clipped raise
     PoisonedWeights; a checkpoint that does not fit raises UnsupportedCheckpoint before any tensor is read.
     """
     adapters = AdapterFolder.open(folder)
@@ -45,27 +49,33 @@ def load_hf(
     config = adapters.config if adapters else opened.config
     if mtp_heads is not None:
         config = replace(config, num_nextn_predict_layers=mtp_heads)
-    require_fit(opened, config)
+    require_fit(opened, with_heads_of(opened, config))
     weights = _Weights(opened, dtype or opened.dtype)
     config = _tied_as_stored(weights, config)
     model = without_memory(config)
     buffers = {name for name, _ in model.named_buffers()}
-    slots, dtypes = slots_of(model), dict[str, torch.dtype]()
+    slots, dtypes = slots_of(without_memory(with_heads_of(opened, config))), dict[str, torch.dtype]()
     for name, slot in slots.items():
         stored = torch.float32 if slot.parameter in buffers else dtype or weights.dtype_of(name)
         dtypes[slot.parameter] = torch.promote_types(stored, dtypes.get(slot.parameter, stored))
+    names = FAMILIES[config.family].names
+    added = model.state_dict().keys() - dtypes.keys()
+    for name in added:
+        dtypes[name] = torch.float32 if name in buffers else dtypes[_EMBEDDING]
     state = {
         name: torch.empty(meta.shape, dtype=dtypes[name], device=device) for name, meta in model.state_dict().items()
     }
     for name, slot in slots.items():
         whole = state[slot.parameter]
         out = whole if slot.expert is None else whole[slot.expert]
-        if name == EMBEDDING and config.embedding_scale != 1:
+        if name == names.embedding and config.embedding_scale != 1:
             _read_unscaled(weights, config, out)
         else:
             weights.read_into(name, out)
     weights.refuse_faults(f"{folder} is not loaded")
     model.load_state_dict(state, assign=True)
+    model.initialise(seed, added)
+    model.origin = opened.path
     if adapters:
         adapters.attach_to(model, dtype)
     return model
@@ -163,14 +173,16 @@ def _tied_as_stored(weights: _Weights, config: ModelConfig) -> ModelConfig:
     no longer is the scaled head: another tool has then trained the two apart."""
     if config.embedding_scale == 1 or not config.tie_word_embeddings:
         return config
-    if torch.equal(weights.read(HEAD) * config.embedding_scale, weights.read(EMBEDDING)):
+    names = FAMILIES[config.family].names
+    if torch.equal(weights.read(names.head) * config.embedding_scale, weights.read(names.embedding)):
         return config
     return replace(config, tie_word_embeddings=False, embedding_scale=1.0)
 
 
 def _read_unscaled(weights: _Weights, config: ModelConfig, out: Tensor) -> None:
     """Read the embedding without the scale that is folded into the stored one. The head of a tied network is that."""
+    names = FAMILIES[config.family].names
     if config.tie_word_embeddings:
-        weights.read_into(HEAD, out)
+        weights.read_into(names.head, out)
     else:
-        out.copy_(weights.read(EMBEDDING) / config.embedding_scale)
+        out.copy_(weights.read(names.embedding) / config.embedding_scale)

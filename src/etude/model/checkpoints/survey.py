@@ -14,7 +14,6 @@ from etude.model.checkpoints.slots import Slot, slots_of, without_memory
 from etude.model.config import ModelConfig
 from etude.model.errors import UnsupportedCheckpoint
 from etude.model.families import FAMILIES
-from etude.model.families.names import HEAD
 from etude.model.precision.layout import is_ignored, packed_shape, parts_of_quantised
 from etude.model.precision.weight_checks import PLAIN
 from etude.model.size import Parameters, parameters_of
@@ -34,6 +33,8 @@ class Survey:
     """config.json's quantisation method; None if the weights are not quantised."""
     weights: bool
     """Whether there are any tensors, and not only a config.json."""
+    stored_heads: int
+    """Number of MTP heads that config.json says the folder has."""
     unread: tuple[str, ...]
     """Names of files with weights that do not count."""
     problems: tuple[str, ...]
@@ -52,7 +53,7 @@ def survey(
 
     `vocabulary` is the number of token ids that the tokenizer to be used can give, `room` the bytes of memory that the
     network may take in the dtype `dtype`; None checks neither. Raises UnsupportedCheckpoint where there is nothing to
-    tell: the family is unknown, or a file is damaged.
+    tell: the family is unknown, or a file is damaged. MTP heads beyond those of the folder are added when it is loaded.
     """
     adapters = AdapterFolder.open(folder)
     opened = adapters.base if adapters else CheckpointFolder.open(folder)
@@ -60,7 +61,7 @@ def survey(
     if mtp_heads is not None:
         config = replace(config, num_nextn_predict_layers=mtp_heads)
     parameters, dtype = parameters_of(config), dtype or opened.dtype
-    problems = [*tensor_problems(opened, config)] if opened.stored else [*_pickled(opened)]
+    problems = [*tensor_problems(opened, with_heads_of(opened, config))] if opened.stored else [*_pickled(opened)]
     if adapters and (problem := adapters.problem()):
         problems.append(problem)
     if vocabulary is not None and vocabulary > config.vocab_size:
@@ -75,6 +76,7 @@ def survey(
         dtype=opened.dtype,
         quantised=opened.quantised,
         weights=bool(opened.stored),
+        stored_heads=opened.config.num_nextn_predict_layers,
         unread=opened.unread,
         problems=tuple(problems),
     )
@@ -88,6 +90,12 @@ def require_fit(opened: CheckpointFolder, config: ModelConfig) -> None:
         )
     if problems := list(tensor_problems(opened, config)):
         raise UnsupportedCheckpoint(f"{opened.path} {'; '.join(problems)}")
+
+
+def with_heads_of(opened: CheckpointFolder, config: ModelConfig) -> ModelConfig:
+    """Return the configuration without the MTP heads that the folder does not have."""
+    heads = min(config.num_nextn_predict_layers, opened.config.num_nextn_predict_layers)
+    return replace(config, num_nextn_predict_layers=heads)
 
 
 def as_stored(config: ModelConfig) -> ModelConfig:
@@ -124,13 +132,14 @@ def _copies(config: ModelConfig) -> set[str]:
     """Return the names of tensors that a folder may have although a network is built without them: copies of others,
     and all of MTP heads that were not asked for."""
     names = FAMILIES[config.family].names
-    return {HEAD} | slots_of(without_memory(config)).keys() | names.copies(config).keys()
+    return {names.head} | slots_of(without_memory(config)).keys() | names.copies(config).keys()
 
 
 def _counts(name: str, opened: CheckpointFolder) -> bool:
-    """Whether a tensor says anything: it is not empty, as those of an expert without width, and cannot be computed."""
-    stored = opened.stored.get(name)
-    return (stored is None or stored.bytes > 0) and not name.endswith(_COMPUTED)
+    """Whether a tensor says anything of the network: it is not empty, as those of an expert without width, cannot be
+    computed, and does not only travel along."""
+    stored, carried = opened.stored.get(name), FAMILIES[opened.config.family].names.carried
+    return not name.startswith(carried) and (stored is None or stored.bytes > 0) and not name.endswith(_COMPUTED)
 
 
 def _misfit(name: str, slot: Slot, opened: CheckpointFolder, parts: Mapping[str, str] | None) -> str | None:

@@ -33,9 +33,11 @@ def read_grouped(
     head: int | None = None,
     mlp_bias: bool = False,
     mixture: MixtureShape | None = None,
+    rotated: float | None = None,
 ) -> ModelConfig:
     """Read the settings that the families share; the arguments are what each reads by itself. `head` is the width of a
-    head where config.json names none: None divides the width of the network among the heads."""
+    head where config.json names none: None divides the width of the network among the heads. `rotated` is the share of
+    a head with rotary position encoding where config.json names none: None for families that always rotate all."""
     published.require_values(_FIXED)
     published.require(*_REQUIRED)
     data = published.data
@@ -46,7 +48,7 @@ def read_grouped(
     head = published.number("head_dim", default=data["hidden_size"] // heads if head is None else head)
     if not head or head % 2:
         raise UnsupportedCheckpoint(f"head_dim is {head}; rotary position encoding needs an even number")
-    _require_whole_rotation(published)
+    rope = _rotary_width(published, head, rotated)
     _require_no_windows(published)
     return ModelConfig(
         family=family,
@@ -54,7 +56,7 @@ def read_grouped(
         hidden_size=data["hidden_size"],
         num_hidden_layers=data["num_hidden_layers"],
         intermediate_size=data["intermediate_size"],
-        attention=GroupedShape(heads, groups, head, rope=head, qk_norm=qk_norm, biases=frozenset(biases)),
+        attention=GroupedShape(heads, groups, head, rope=rope, qk_norm=qk_norm, biases=frozenset(biases)),
         mixture=mixture,
         rope=published.rope(interleaved=False, theta=_THETA),
         max_position_embeddings=data["max_position_embeddings"],
@@ -93,11 +95,18 @@ def has_biases(config: ModelConfig) -> bool:
     return isinstance(config.attention, GroupedShape) and bool(config.attention.biases)
 
 
-def _require_whole_rotation(published: Published) -> None:
+def _rotary_width(published: Published, head: int, usual: float | None) -> int:
+    """Return the number of a head's dimensions that are rotated, by the share that config.json names."""
     rope = published.data.get("rope_parameters") or {}
-    part = rope.get("partial_rotary_factor", published.data.get("partial_rotary_factor"))
-    if part not in (None, 1):
-        raise UnsupportedCheckpoint(f"partial_rotary_factor is {part!r}; only 1.0 is implemented in this family")
+    share = rope.get("partial_rotary_factor", published.data.get("partial_rotary_factor"))
+    if usual is None:
+        if share not in (None, 1):
+            raise UnsupportedCheckpoint(f"partial_rotary_factor is {share!r}; only 1.0 is implemented in this family")
+        return head
+    width = int(head * float(usual if share is None else share))
+    if not 0 < width <= head or width % 2:
+        raise UnsupportedCheckpoint(f"partial_rotary_factor is {share!r}: of {head} dimensions it rotates {width}")
+    return width
 
 
 def _require_no_windows(published: Published) -> None:

@@ -13,7 +13,7 @@ FAMILY = Family(
     architecture="DeepseekV3ForCausalLM",
     read=read,
     write=write,
-    names=TensorNames(),
+    names=TensorNames(publishes_heads=True),
 )
 
 __all__ = ["FAMILY", "config_from_recipe"]

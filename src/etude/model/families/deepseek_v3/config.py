@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from etude.model.config import LatentShape, MixtureShape, ModelConfig
+from etude.model.config import LatentShape, ModelConfig
 from etude.model.errors import UnsupportedCheckpoint
+from etude.model.families import biased_mixture
+from etude.model.families.biased_mixture import read_heads, read_mixture, write_mixture
 from etude.model.families.published import Published, write_rope
 from etude.model.rope import Yarn
 
@@ -26,14 +28,7 @@ _REQUIRED = (
     "vocab_size",
     "hidden_size",
     "num_hidden_layers",
-    "first_k_dense_replace",
     "intermediate_size",
-    "moe_intermediate_size",
-    "n_routed_experts",
-    "num_experts_per_tok",
-    "n_group",
-    "topk_group",
-    "routed_scaling_factor",
     "num_attention_heads",
     "kv_lora_rank",
     "qk_nope_head_dim",
@@ -46,7 +41,7 @@ _REQUIRED = (
 
 def read(published: Published) -> ModelConfig:
     published.require_values(_FIXED)
-    published.require(*_REQUIRED)
+    published.require(*biased_mixture.REQUIRED, *_REQUIRED)
     data = published.data
     if data.get("num_key_value_heads") not in (None, data["num_attention_heads"]):
         raise UnsupportedCheckpoint("num_key_value_heads must equal num_attention_heads under latent attention")
@@ -64,43 +59,25 @@ def read(published: Published) -> ModelConfig:
             rope=data["qk_rope_head_dim"],
             value=data["v_head_dim"],
         ),
-        mixture=MixtureShape(
-            layers=tuple(range(data["first_k_dense_replace"], data["num_hidden_layers"])),
-            experts=data["n_routed_experts"],
-            per_token=data["num_experts_per_tok"],
-            width=data["moe_intermediate_size"],
-            shared_width=(data.get("n_shared_experts") or 0) * data["moe_intermediate_size"],
-            groups=data["n_group"],
-            kept_groups=data["topk_group"],
-            normalise=data.get("norm_topk_prob", True),
-            scale=data["routed_scaling_factor"],
-        ),
+        mixture=read_mixture(published),
         rope=published.rope(interleaved=data.get("rope_interleave", True)),
         max_position_embeddings=data["max_position_embeddings"],
         rms_norm_eps=data["rms_norm_eps"],
         tie_word_embeddings=data.get("tie_word_embeddings", False),
-        num_nextn_predict_layers=data.get("num_nextn_predict_layers", data.get("num_mtp_layers", 0)),
+        num_nextn_predict_layers=read_heads(published),
         initializer_range=data.get("initializer_range", 0.02),
     )
 
 
 def write(config: ModelConfig) -> dict[str, Any]:
-    attention, mixture, rope = config.attention, config.mixture, write_rope(config.rope)
+    attention, rope = config.attention, write_rope(config.rope)
     assert isinstance(attention, LatentShape)
-    assert mixture is not None
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "num_hidden_layers": config.num_hidden_layers,
-        "first_k_dense_replace": config.num_hidden_layers - len(mixture.layers),
         "intermediate_size": config.intermediate_size,
-        "moe_intermediate_size": mixture.width,
-        "n_routed_experts": mixture.experts,
-        "n_shared_experts": mixture.shared_width // mixture.width,
-        "num_experts_per_tok": mixture.per_token,
-        "n_group": mixture.groups,
-        "topk_group": mixture.kept_groups,
-        "routed_scaling_factor": mixture.scale,
+        **write_mixture(config),
         "num_attention_heads": attention.heads,
         "q_lora_rank": attention.q_rank,
         "kv_lora_rank": attention.kv_rank,
@@ -111,10 +88,8 @@ def write(config: ModelConfig) -> dict[str, Any]:
         "max_position_embeddings": config.max_position_embeddings,
         "rms_norm_eps": config.rms_norm_eps,
         "tie_word_embeddings": config.tie_word_embeddings,
-        "num_nextn_predict_layers": config.num_nextn_predict_layers,
         "initializer_range": config.initializer_range,
         **_FIXED,
-        "norm_topk_prob": mixture.normalise,
         "rope_interleave": config.rope.interleaved,
         "num_key_value_heads": attention.heads,
         "rope_scaling": rope["rope_scaling"],
