@@ -14,7 +14,16 @@ from etude.harness import format_of
 from etude.journal import RunPaths
 from etude.lineage.context import RunContext
 from etude.lineage.state import LineageError, finished_stage
-from etude.model import ModelConfig, Survey, Transformer, UnsupportedCheckpoint, config_from_recipe, save_hf, survey
+from etude.model import (
+    ModelConfig,
+    Survey,
+    Transformer,
+    UnsupportedCheckpoint,
+    config_from_recipe,
+    load_hf,
+    save_hf,
+    survey,
+)
 from etude.model.checkpoints.folder import file_in
 from etude.model.checkpoints.writing import TRAVELLING
 from etude.recipe import Recipe
@@ -49,12 +58,13 @@ def find_base(recipe: Recipe, *, shape_only: bool = False) -> Base:
     more than a config.json will do.
 
     Raises LineageError, in one line, if a run cannot begin with it."""
-    folder = _named_folder(recipe)
+    folder = named_folder(recipe)
     try:
         brought = [name for name in TRAVELLING if file_in(folder, name) is not None]
         read_tokenizer = not recipe.own_tokenizer and ("tokenizer.json" in brought or not shape_only)
         tokenizer = open_tokenizer(folder) if read_tokenizer else None
-        found = survey(folder, vocabulary=tokenizer.vocab_size if tokenizer else None)
+        vocabulary = tokenizer.vocab_size if tokenizer else None
+        found = survey(folder, mtp_heads=recipe.model.mtp_heads, vocabulary=vocabulary)
         form = _form(recipe, folder, tokenizer) if tokenizer else None
     except (UnsupportedCheckpoint, TokenizerError) as error:
         raise LineageError(f"model.from: {error}") from error
@@ -66,7 +76,8 @@ def find_base(recipe: Recipe, *, shape_only: bool = False) -> Base:
     return Base(folder, found, form)
 
 
-def _named_folder(recipe: Recipe) -> Path:
+def named_folder(recipe: Recipe) -> Path:
+    """Return the folder of the checkpoint that model.from names, directly or by a run."""
     place = Path(recipe.model.from_).expanduser()
     return (finished_stage(place).model if (place / "recipe.toml").is_file() else place).resolve()
 
@@ -95,8 +106,11 @@ def _require_fit(recipe: Recipe, network: ModelConfig) -> None:
             f"engine.context = {recipe.engine.context}: the network of model.from has "
             f"{network.max_position_embeddings} positions; lower it"
         )
-    if "mtp" in recipe.stages and not network.num_nextn_predict_layers:
-        raise LineageError("stages: the network of model.from has no MTP heads to train; leave out mtp")
+    if not network.num_nextn_predict_layers:
+        if "mtp" in recipe.stages:
+            raise LineageError("stages: the network of model.from has no MTP heads to train; leave out mtp")
+        if recipe.engine.speculate == "always":
+            raise LineageError('engine.speculate = "always": the network of model.from has no MTP heads; leave it out')
     _require_experts(recipe, network)
     widths = [network.hidden_size, *([network.mixture.width] if network.mixture else [])]
     if recipe.precision.experts not in ("bf16", "fp8_block") and any(width % 32 for width in widths):
@@ -125,13 +139,15 @@ def network_of(recipe: Recipe, paths: RunPaths | None = None) -> ModelConfig:
     """Return the network that a recipe's run trains."""
     if not recipe.model.from_:
         return config_from_recipe(recipe.model, recipe.tokenizer.vocab_size)
-    taken = paths is not None and paths.model("base").exists()
-    return survey(paths.model("base") if paths and taken else _named_folder(recipe)).config
+    if paths is not None and paths.model("base").exists():
+        return survey(paths.model("base")).config
+    return survey(named_folder(recipe), mtp_heads=recipe.model.mtp_heads).config
 
 
 async def adopt_base(context: RunContext) -> dict[str, Any]:
     """Put the named model into the run's folder, as the model of the stage `base`. Its files are linked where the file
-    system can. Tokenizer and chat template are also copied to the place where every stage looks for them."""
+    system can, unless the run leaves out some of its MTP heads. Tokenizer and chat template are also copied to the
+    place where every stage looks for them."""
     asked = context.recipe.model
     base = await asyncio.to_thread(find_base, context.recipe)
     await asyncio.to_thread(_adopt, context, base)
@@ -154,8 +170,11 @@ def _adopt(context: RunContext, base: Base) -> None:
     if recipe.model.weights == "random":
         save_hf(Transformer(base.survey.config).initialise(recipe.seed), aside)
     else:
-        weights = [path.name for path in base.folder.glob("*.safetensors*")]
-        for name in ("config.json", *TRAVELLING, *sorted(weights)):
+        whole = recipe.model.mtp_heads is None
+        if not whole:
+            save_hf(load_hf(base.folder, mtp_heads=recipe.model.mtp_heads), aside)
+        weights = sorted(path.name for path in base.folder.glob("*.safetensors*"))
+        for name in (*TRAVELLING, *(["config.json", *weights] if whole else [])):
             if (file := file_in(base.folder, name)) is not None:
                 _link(file.resolve(), aside / name)
                 if name in TRAVELLING:

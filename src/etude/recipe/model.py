@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from etude.recipe.section import Section
 
-_FROM = ("from_", "weights")
+_FROM = ("from_", "weights", "mtp_heads")
 
 
 class ModelRecipe(Section):
@@ -22,6 +22,9 @@ class ModelRecipe(Section):
     weights: Literal["stored", "random"] = "stored"
     """With `from`: whether the run begins with the folder's weights and tokenizer ("stored"), or takes only the shape
     of the network from its config.json, and trains a tokenizer ("random")."""
+    mtp_heads: int | None = Field(None, ge=0)
+    """With `from`: number of MTP heads to keep, the first ones; unset keeps all that the folder's config.json names. 0
+    also takes a folder that has lost them, such as one that `transformers` saved, which does not read them."""
     hidden_size: int = Field(128, ge=8)
     """Width of the residual stream."""
     num_hidden_layers: int = Field(4, ge=1)
@@ -80,6 +83,8 @@ class ModelRecipe(Section):
         changed = [name for name in given if getattr(self, name) != type(self).model_fields[name].default]
         if self.from_ and changed:
             raise ValueError(f"{changed[0]} describes a new network, but from = {self.from_!r} names one: remove one")
+        if self.mtp_heads is not None and not self.from_:
+            raise ValueError("mtp_heads is about the model that from names; a new one has num_nextn_predict_layers")
         if self.num_experts_per_tok > self.n_routed_experts:
             raise ValueError("num_experts_per_tok must not exceed n_routed_experts")
         if self.first_k_dense_replace > self.num_hidden_layers:
