@@ -18,7 +18,7 @@ from etude.journal import RunPaths
 from etude.lineage.base import named_folder, network_of
 from etude.lineage.machine import memory_bytes
 from etude.lineage.state import MODELS, LineageError, LineageState
-from etude.model import ModelConfig, Transformer, survey
+from etude.model import ModelConfig, Transformer, parameters_of, survey
 from etude.model.checkpoints.slots import without_memory
 from etude.recipe import Recipe
 from etude.recipe.training import OptimizerRecipe
@@ -47,39 +47,44 @@ def disk_needs(recipe: Recipe, network: ModelConfig, done: Collection[str] = ())
     """Return what a run writes to its disk, the base model apart. Stages that are `done` have no checkpoints any
     more."""
     empty = without_memory(network)
-    total, trained = _size(empty), recipe.training
-    needs = [Need(f"the models of {', '.join(trained)}", len(trained) * total * _FULL, "leave out one of the stages")]
-    checkpoints = [_checkpoints(recipe, empty, stage) for stage in trained if stage not in done]
+    learned, stages = _learned(empty), recipe.training
+    needs = [Need(f"the models of {', '.join(stages)}", len(stages) * learned * _FULL, "leave out one of the stages")]
+    checkpoints = [_checkpoints(recipe, empty, stage) for stage in stages if stage not in done]
     needs += sorted(checkpoints, key=_bytes)[-1:]  # those of one stage at a time
-    if "rl" in trained and not recipe.weights.store:
+    if "rl" in stages and not recipe.weights.store:
         versions = recipe.rl.steps + 1
         whole = -(-versions // recipe.weights.anchor_every)
         itemsize = _FULL if recipe.compute.dtype == "float32" else _HALF
         alone, delta = _STORED[itemsize]
         share = whole * alone + (versions - whole) * delta
         cure = "raise weights.anchor_every" if whole > 1 else "put them elsewhere with weights.store"
-        needs.append(Need(f"{versions} versions of the weights", share * total * itemsize, cure))
+        needs.append(Need(f"{versions} versions of the weights", share * learned * itemsize, cure))
     return [*needs, Need("all else", _REST)]
 
 
 def memory_needs(recipe: Recipe, network: ModelConfig, stage: str) -> list[Need]:
     """Return what a training stage certainly holds in memory, all of it at the end of a step."""
     empty = without_memory(network)
-    total, optimizer = _size(empty), _optimizer(recipe, stage)
+    total, learned = sum(parameter.numel() for parameter in empty.parameters()), _learned(empty)
+    optimizer, itemsize = _optimizer(recipe, stage), _FULL if recipe.compute.dtype == "float32" else _HALF
     trained = sum(parameter.numel() for name, parameter in empty.named_parameters() if _trains(recipe, stage, name))
-    moments = _state_bytes(recipe, empty, stage) - total * _FULL
-    cure = f'set {stage}.optimizer.name = "muon"' if optimizer.name == "adamw" else ""
+    moments = _state_bytes(recipe, empty, stage) - learned * _FULL
+    smaller = "begin with a smaller model.from" if recipe.model.from_ else ""
     needs = [
-        Need("fp32 weights", total * _FULL, "begin with a smaller model.from" if recipe.model.from_ else ""),
+        Need("fp32 weights", learned * _FULL, smaller),
         Need("fp32 gradients", trained * _FULL),
-        Need(f"the moments of {optimizer.name}", moments, cure),
+        Need(f"the moments of {optimizer.name}", moments, _fewer_moments(stage, optimizer)),
+        Need("frozen weights", (total - learned) * itemsize),
     ]
     if recipe.compute.dtype == "bfloat16":
-        needs.append(Need("a bf16 copy", total * _HALF))
+        needs.append(Need("a bf16 copy", learned * _HALF))
     if stage in ("rl", "continued"):
-        itemsize = _FULL if recipe.compute.dtype == "float32" else _HALF
         needs.append(Need("the engine's weights", total * itemsize))
-    return needs
+    return [need for need in needs if need.bytes]
+
+
+def _fewer_moments(stage: str, optimizer: OptimizerRecipe) -> str:
+    return f'set {stage}.optimizer.name = "muon"' if optimizer.name == "adamw" else ""
 
 
 def require_room(recipe: Recipe, paths: RunPaths, state: LineageState) -> None:
@@ -115,7 +120,7 @@ def _base_needs(recipe: Recipe, paths: RunPaths) -> list[Need]:
     if not asked.from_ or paths.model("base").exists():
         return []
     if asked.weights == "random":
-        return [Need("the base model", _size(without_memory(network_of(recipe))) * _FULL)]
+        return [Need("the base model", parameters_of(network_of(recipe)).total * _FULL)]
     found = named_folder(recipe)
     linked = asked.mtp_heads is None and found.stat().st_dev == paths.root.stat().st_dev
     return [] if linked else [Need("the base model", survey(found).bytes)]
@@ -131,10 +136,10 @@ def _checkpoints(recipe: Recipe, empty: Transformer, stage: str) -> Need:
 def _state_bytes(recipe: Recipe, empty: Transformer, stage: str) -> int:
     """Return the bytes of a stage's fp32 weights and moments, which are what a checkpoint stores."""
     muon = _optimizer(recipe, stage).name == "muon"
-    numbers = 0
+    numbers = _learned(empty)
     for name, parameter in empty.named_parameters():
-        moments = 1 if muon and blocks_of(name, parameter, empty.config) is not None else 2
-        numbers += parameter.numel() * (1 + moments * _trains(recipe, stage, name))
+        if parameter.requires_grad and _trains(recipe, stage, name):
+            numbers += parameter.numel() * (1 if muon and blocks_of(name, parameter, empty.config) is not None else 2)
     return numbers * _FULL
 
 
@@ -157,8 +162,9 @@ def _optimizer(recipe: Recipe, stage: str) -> OptimizerRecipe:
     return optimizer
 
 
-def _size(empty: Transformer) -> int:
-    return sum(parameter.numel() for parameter in empty.parameters())
+def _learned(empty: Transformer) -> int:
+    """Return the number of parameters that stages train and hand on."""
+    return sum(parameter.numel() for parameter in empty.parameters() if parameter.requires_grad)
 
 
 def _written(paths: RunPaths) -> int:
