@@ -4,11 +4,16 @@ It runs `etude run recipes/tiny.toml` with the overrides below in a temporary fo
 during RL, checks that no process or mount of the run survives, runs the same command again and checks summary.json.
 The settings force events that are rare in such a short run to happen: a self-summary, a swap of weights within a
 rollout, an expert that the replay filter refuses. The checks fail if one of them did not.
+
+Then the circle: the trained model is exported, loaded and saved by `transformers`, and a second run begins with what
+came back (`model.from`). Its weights must be those of the first run, and so must what they do: at temperature 0 the
+model acts on the test tasks before RL as it did after RL in the first run.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -17,7 +22,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +74,16 @@ OVERRIDES = [
     "harness.max_turn_tokens=56",
     "harness.max_summary_tokens=24",
 ]
+CIRCLE = [
+    "name=circle",
+    "stages=['rl']",
+    "model.embedding_scale=1.0",  # describes a new network
+    "model.mtp_heads=0",  # transformers drops them
+    "engine.speculate='never'",
+    f"rl.steps={(CIRCLE_STEPS := 2)}",
+    "rl.evaluate_every=0",
+]
+"""What the run that begins with the first one's model changes in its recipe, besides model.from."""
 KILL_AFTER_STEPS = 2
 GONE_WITHIN, GONE_AFTER_THE_END = 30.0, 5.0
 """Seconds until all of a run must be gone: after the driver was killed, and after it ended by itself."""
@@ -99,7 +115,7 @@ def smoke(runs: Path) -> dict[str, Any]:
     mark = uuid.uuid4().hex
     shared_before = set(Path("/dev/shm").iterdir())
 
-    first = Session(runs, mark, runs / "first.log")
+    first = Session([RECIPE, *OVERRIDES, "--runs", runs], mark, runs / "first.log")
     first.until(lambda: trained_steps(root) >= KILL_AFTER_STEPS, "the second step of RL")
     consumed = events(root)
     family = first.family()
@@ -107,20 +123,28 @@ def smoke(runs: Path) -> dict[str, Any]:
     gone = until_nothing_is_left(mark, family, root, shared_before, GONE_WITHIN)
     print(f"driver killed after step {trained_steps(root)} of RL; everything gone after {gone:.1f} s; once more")
 
-    second = Session(runs, mark, runs / "second.log")
+    second = Session([RECIPE, *OVERRIDES, "--runs", runs], mark, runs / "second.log")
     code = second.wait()
     expect(code == 0, "the second session to finish", f"exit code {code}, see {second.log}")
     expect(events(root)[: len(consumed)] == consumed, "the first session's log to be kept", "a different log")
     until_nothing_is_left(mark, {}, root, shared_before, GONE_AFTER_THE_END)
 
     summary = json.loads((root / "summary.json").read_text(encoding="utf-8"))
-    rows = judge(root, summary)
+    begun = time.monotonic()
+    rows = [*judge(root, summary), *circle(runs, root, mark)]
+    circled = time.monotonic() - begun
+    until_nothing_is_left(mark, {}, root, shared_before, GONE_AFTER_THE_END)
     width = max(len(name) for name, *_ in rows)
     for name, found, holds in rows:
         print(f"{'ok  ' if holds else 'FAIL'} {name:<{width}}  {found}")
     failed = [name for name, _, holds in rows if not holds]
     expect(not failed, "every check to hold", f"failed: {', '.join(failed)}")
-    return {"checks": len(rows), "gone_after_kill": round(gone, 1), "stages": summary["seconds"]}
+    return {
+        "checks": len(rows),
+        "gone_after_kill": round(gone, 1),
+        "stages": summary["seconds"],
+        "circle": round(circled),
+    }
 
 
 def judge(root: Path, summary: dict[str, Any]) -> list[tuple[str, str, bool]]:
@@ -167,16 +191,89 @@ def judge(root: Path, summary: dict[str, Any]) -> list[tuple[str, str, bool]]:
     return rows
 
 
-class Session:
-    """One run of the command, in its own session and process group."""
+def circle(runs: Path, root: Path, mark: str) -> list[tuple[str, str, bool]]:
+    """Begin a run with the model of a finished one, by way of `transformers`. Return the checks as `judge` does."""
+    ours, theirs, other = runs / "exported", runs / "transformers", runs / "circle"
+    etude = Path(sys.executable).parent / "etude"
+    subprocess.run([etude, "export", root, ours], cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        unknown = process.submit(through_transformers, ours, theirs).result()
+        shutil.copyfile(ours / "tokenizer.json", theirs / "tokenizer.json")
+        arguments = [root / "recipe.toml", *CIRCLE, f"model.from={theirs}", "--runs", runs, "--reuse", root]
+        third = Session(arguments, mark, runs / "circle.log")
+        code = third.wait()
+        expect(code == 0, "the run that begins with the exported model to finish", f"exit code {code}, see {third.log}")
+        begun, left = other / "stages" / "base" / "model", root / "stages" / "rl" / "model"
+        equal, tensors = process.submit(equal_tensors, begun, left).result()
+    summary = json.loads((other / "summary.json").read_text(encoding="utf-8"))
+    before, after = acted(other / "eval" / "test-base"), acted(root / "eval" / "test-rl")
+    same = sum(before[task] == after[task] for task in before)
+    compute = json.loads((other / "lineage.json").read_text(encoding="utf-8"))["compute"]["dtype_name"]
+    # Drafts change the shapes of the first run's batches, and thereby the rounding; in bf16 that can turn an argmax.
+    exact = same == len(after) or compute != "float32"
+    report = (other / "report.html").stat().st_size
+    return [
+        (
+            "tensors unknown to transformers",
+            f"{len(unknown)}, of MTP heads",
+            all(".layers.4." in name for name in unknown),
+        ),
+        ("tensors of the new run's base, bit for bit", f"{equal} of {tensors}", equal == tensors > 0),
+        (
+            "test tasks on which it acts as before",
+            f"{same} of {len(after)} in {compute}",
+            before.keys() == after.keys() and exact,
+        ),
+        (
+            "steps of RL from there",
+            f"{summary['rl']['steps']}",
+            summary["rl"]["steps"] == CIRCLE_STEPS == newest_version(other),
+        ),
+        ("bytes of its report.html", f"{report}", report > 1000),
+    ]
 
-    def __init__(self, runs: Path, mark: str, log: Path) -> None:
+
+def through_transformers(ours: Path, theirs: Path) -> list[str]:
+    """Load a checkpoint with `transformers` and save it there. Return the names of the tensors that it did not read;
+    fail if it missed any."""
+    from transformers import AutoModelForCausalLM, logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    model, told = AutoModelForCausalLM.from_pretrained(ours, dtype="auto", output_loading_info=True)
+    expect(not told["missing_keys"], "all tensors of transformers in an export", f"without {told['missing_keys']}")
+    model.save_pretrained(theirs)
+    return sorted(told["unexpected_keys"])
+
+
+def equal_tensors(one: Path, other: Path) -> tuple[int, int]:
+    """Return how many tensors of a checkpoint have the same bits in another one, and how many there are."""
+    import torch
+    from safetensors.torch import load_file
+
+    first, second = (load_file(folder / "model.safetensors") for folder in (one, other))
+    return sum(name in second and torch.equal(value, second[name]) for name, value in first.items()), len(first)
+
+
+def acted(evaluation: Path) -> dict[str, dict[str, Any]]:
+    """Return what an evaluation found of each task at temperature 0, without times and names."""
+    rows = [json.loads(line) for line in _whole_lines(evaluation / "results.jsonl")]
+    named = ("id", "trace", "seconds")
+    return {
+        row["task"]: {name: value for name, value in row.items() if name not in named} for row in rows if row["greedy"]
+    }
+
+
+class Session:
+    """One run of `etude run`, in its own session and process group."""
+
+    def __init__(self, arguments: Sequence[str | Path], mark: str, log: Path) -> None:
         self.log = log
         etude = Path(sys.executable).parent / "etude"
         self._until = time.monotonic() + DEADLINE
         with log.open("wb") as out:
             self._driver = subprocess.Popen(
-                [etude, "run", RECIPE, *OVERRIDES, "--runs", runs],
+                [etude, "run", *arguments],
                 cwd=REPOSITORY,
                 env={**os.environ, MARK: mark},
                 stdin=subprocess.DEVNULL,

@@ -50,6 +50,7 @@ def test_from_a_shape_to_a_checkpoint(shape: dict[str, Any], tmp_path: Path, mon
     paths = RunPaths(tmp_path / "run")
     assert ("balance_loss" in read_metrics(paths.metrics("pretrain"))[-1]) is mixed
     assert ("p99_filter" in read_metrics(paths.metrics("rl"))[-1]) is mixed, "the first step is probed"
+    assert not list(paths.root.glob("stages/*/checkpoints")), "a stage that has ended needs none"
     done = etude("export", tmp_path / "run", tmp_path / "exported")
     assert done.returncode == 0, done.stderr
     written = json.loads((tmp_path / "exported/config.json").read_text())

@@ -200,6 +200,34 @@ def test_heads_that_are_not_there_are_not_trained(tmp_path: Path) -> None:
         find_base(asked)
 
 
+def test_a_folder_that_has_lost_its_heads_begins_without(published: Path, tmp_path: Path) -> None:
+    save_hf(network(num_nextn_predict_layers=0), tmp_path / "headless")
+    shutil.copyfile(tmp_path / "headless" / "model.safetensors", published / "model.safetensors")  # as transformers do
+    with pytest.raises(LineageError, match=r"lacks .* tensors, .*to do without its MTP heads, set mtp_heads = 0"):
+        find_base(recipe(published, **AUTO))
+    begun = recipe(published, {"mtp_heads": 0}, **AUTO)
+    context = open_context(tmp_path / "run", begun)
+    assert network_of(begun).num_nextn_predict_layers == 0
+    asyncio.run(adopt_base(context))
+    taken = load_hf(context.paths.model("base"))
+    assert taken.config.num_nextn_predict_layers == 0, "every later reader finds what it needs"
+    assert all(
+        torch.equal(value, taken.state_dict()[name])
+        for name, value in network().state_dict().items()
+        if name in taken.state_dict()
+    )
+    assert (context.paths.model("base") / "tokenizer.json").is_file()
+    with pytest.raises(LineageError, match="has 1 MTP heads, not 2"):
+        find_base(recipe(published, {"mtp_heads": 2}, **AUTO))
+
+
+def test_nothing_is_drafted_without_heads(tmp_path: Path) -> None:
+    save_hf(network(num_nextn_predict_layers=0), tmp_path / "headless")
+    asked = recipe(tmp_path / "headless", {"weights": "random"}, stages=["sft"], engine={"speculate": "always"})
+    with pytest.raises(LineageError, match=r'engine\.speculate = "always": the network of model.from has no MTP heads'):
+        find_base(asked)
+
+
 @pytest.mark.parametrize(
     ("sections", "says"),
     [
@@ -227,6 +255,8 @@ def test_a_new_network_cannot_be_described_beside(tmp_path: Path) -> None:
     assert load_recipe(tmp_path / "r.toml").model.from_ == "x"
     with pytest.raises(RecipeError, match="hidden_size describes a new network, but from"):
         load_recipe(tmp_path / "r.toml", ["model.hidden_size=64"])
+    with pytest.raises(RecipeError, match="mtp_heads is about the model that from names"):
+        load_recipe(tmp_path / "r.toml", ["model.mtp_heads=0", "model.from=", "stages=['pretrain']"])
     with pytest.raises(RecipeError, match="did you mean from"):
         load_recipe(tmp_path / "r.toml", ["model.form=64"])
 

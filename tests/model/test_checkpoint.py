@@ -187,7 +187,7 @@ def test_damage_is_named(model_of: Any, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedCheckpoint, match=r"lacks the tensor .*experts\.3\.up_proj"):
         load_hf(tmp_path)
     store({name: t for name, t in tensors.items() if ".layers.3." not in name})
-    with pytest.raises(UnsupportedCheckpoint, match="mtp_heads=0"):
+    with pytest.raises(UnsupportedCheckpoint, match="mtp_heads = 0"):
         load_hf(tmp_path)
     store({**tensors, "model.norm.weight": torch.ones(5)})
     with pytest.raises(UnsupportedCheckpoint, match="shape"):

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from etude.journal import read_rows
-from etude.model import load_hf
+from etude.lineage.room import disk_needs
+from etude.model import config_from_recipe, load_hf
 from etude.pretrain import PretrainError, run_stage
 from etude.pretrain.context import file_digest
 from etude.training import CheckpointError
@@ -36,6 +37,24 @@ def test_a_finished_stage_hands_on_a_model_with_its_tokenizer(finished):
         assert (model.config.rope.scaling is not None) == (stage != "pretrain")
     assert model.config.rope.scaling.factor == recipe.long.factor
     assert model.config.rope.scaling.original_max_position_embeddings == recipe.pretrain.length
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_writes_what_is_planned_before_it_starts(finished, stage):
+    run, recipe, _ = finished
+    network = config_from_recipe(recipe.model, recipe.tokenizer.vocab_size)
+    alone = recipe.model_copy(update={"stages": [stage]})
+    models, checkpoints, *_ = disk_needs(alone, network)
+    assert checkpoints.what == f"3 checkpoints of {stage}"
+    written = run / "stages" / stage
+    newest = max((written / "checkpoints").glob("step-*")) / "tensors.safetensors"
+    assert newest.stat().st_size == pytest.approx(checkpoints.bytes / 3, rel=0.05), "but for headers and buffers"
+    size, embedding = (
+        (written / "model" / "model.safetensors").stat().st_size,
+        network.vocab_size * network.hidden_size * 4,
+    )
+    copies = 3  # in a checkpoint: the head, since an embedding's scale is folded, and two of an MTP head
+    assert models.bytes <= size <= models.bytes + copies * embedding + 20_000
 
 
 def test_a_finished_stage_does_nothing_more(finished):

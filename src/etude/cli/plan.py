@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from etude.lineage.base import find_base, network_of
 from etude.lineage.plan import plan_run
+from etude.lineage.room import describe_needs, disk_needs
 from etude.model.precision.kernels import implementation_for
 from etude.recipe import Recipe
 from etude.recipe.load import dump_recipe
@@ -24,6 +25,7 @@ def describe_plan(recipe: Recipe) -> str:
     if recipe.lora.rank:
         lines.append(f"# trained         {plan.trained:,} of adapters")
     lines.append(f"# memory          about {plan.memory_bytes / 1e6:,.0f} MB in the trainer, without the interpreter")
+    lines.append(f"# disk            {describe_needs(disk_needs(recipe, network_of(recipe)))}")
     lines.append(f"# boxes           {describe_boxes(recipe)}")
     lines += [f"# {stage:<15} {tokens:>12,} tokens  about {seconds:,.0f} s" for stage, tokens, seconds in plan.stages]
     lines.append(f"# total           about {sum(s for *_, s in plan.stages) / 60:.0f} minutes")

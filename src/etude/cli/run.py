@@ -19,7 +19,6 @@ from etude.lineage import (
     Reuse,
     Stage,
     find_donors,
-    require_room,
     require_stage,
     require_supported,
     require_unchanged,
@@ -52,6 +51,7 @@ def run_command(
         return 0
     paths = RunPaths((runs / recipe.name).resolve())
     with sole_driver(paths.root, paths.lock):
+        from etude.lineage.room import require_room
         from etude.lineage.stages import stages_of
         from etude.view import write_report
 
@@ -61,7 +61,7 @@ def run_command(
         require_unchanged(recipe, state, stages)
         donors = Reuse(stages, find_donors(reuse, paths.root) if reuse else ())
         require_supported(recipe, paths)
-        require_room(paths.root)
+        require_room(recipe, paths, state)
         save_recipe(recipe, paths.recipe)
         begun = time.monotonic()
         # Treat SIGTERM like Ctrl-C, so that services are shut down in order.

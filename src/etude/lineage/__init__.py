@@ -3,7 +3,7 @@
 A run follows one recipe, and its stages produce one line of checkpoints.
 """
 
-from etude.lineage.guard import require_room, require_supported, sole_driver
+from etude.lineage.guard import require_supported, sole_driver
 from etude.lineage.line import Stage, require_stage, require_unchanged, run_line
 from etude.lineage.machine import this_machine
 from etude.lineage.reuse import Reuse, find_donors
@@ -20,7 +20,6 @@ __all__ = [
     "find_donors",
     "finished_stage",
     "recipe_of",
-    "require_room",
     "require_stage",
     "require_supported",
     "require_unchanged",

@@ -67,7 +67,7 @@ def find_base(recipe: Recipe, *, shape_only: bool = False) -> Base:
     more than a config.json will do.
 
     Raises LineageError, in one line, if a run cannot begin with it."""
-    folder = _named_folder(recipe)
+    folder = named_folder(recipe)
     try:
         beside = _with_tokenizer(folder)
         brought = [name for name in TRAVELLING if file_in(beside, name) is not None]
@@ -86,7 +86,8 @@ def find_base(recipe: Recipe, *, shape_only: bool = False) -> Base:
     return Base(folder, beside, found, form)
 
 
-def _named_folder(recipe: Recipe) -> Path:
+def named_folder(recipe: Recipe) -> Path:
+    """Return the folder of the checkpoint that model.from names, directly or by a run."""
     place = Path(recipe.model.from_).expanduser()
     return (finished_stage(place).model if (place / "recipe.toml").is_file() else place).resolve()
 
@@ -119,8 +120,11 @@ def _require_fit(recipe: Recipe, network: ModelConfig) -> None:
     for field, asked in (("engine.context", recipe.engine.context), ("long.length", recipe.long.length)):
         if asked > positions and (field != "long.length" or "long" in recipe.stages):
             raise LineageError(f"{field} = {asked}: the network of model.from has {positions} positions; lower it")
-    if "mtp" in recipe.stages and not network.num_nextn_predict_layers:
-        raise LineageError("stages: the network of model.from has no MTP heads to train; set model.mtp_heads")
+    if not network.num_nextn_predict_layers:
+        if "mtp" in recipe.stages:
+            raise LineageError("stages: the network of model.from has no MTP heads to train; set model.mtp_heads")
+        if recipe.engine.speculate == "always":
+            raise LineageError('engine.speculate = "always": the network of model.from has no MTP heads; leave it out')
     _require_experts(recipe, network)
     widths = [network.hidden_size, *([network.mixture.width] if network.mixture else [])]
     _require_targets(recipe, network)
@@ -169,16 +173,15 @@ def network_of(recipe: Recipe, paths: RunPaths | None = None) -> ModelConfig:
     """Return the network that a recipe's run trains."""
     if not recipe.model.from_:
         return config_from_recipe(recipe.model, recipe.tokenizer.vocab_size)
-    taken = paths is not None and paths.model("base").exists()
-    if paths and taken:
+    if paths is not None and paths.model("base").exists():
         return survey(paths.model("base")).config
-    return survey(_named_folder(recipe), mtp_heads=recipe.model.mtp_heads).config
+    return survey(named_folder(recipe), mtp_heads=recipe.model.mtp_heads).config
 
 
 async def adopt_base(context: RunContext) -> dict[str, Any]:
     """Put the named model into the run's folder, as the model of the stage `base`. Its files are linked where the file
-    system can; adapters are merged into their base. Tokenizer and chat template are also copied to the place where
-    every stage looks for them."""
+    system can, unless adapters are merged or the number of MTP heads changes. Tokenizer and chat template are also
+    copied to the place where every stage looks for them."""
     asked = context.recipe.model
     base = await asyncio.to_thread(find_base, context.recipe)
     await asyncio.to_thread(_adopt, context, base)

@@ -1,10 +1,9 @@
-"""Checks before a run starts: one driver per run folder, a writable folder, free disk space, a supported recipe."""
+"""Checks before a run starts: one driver per run folder, a writable folder, a supported recipe."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +12,6 @@ from etude.journal import RunPaths
 from etude.lineage.state import LineageError
 from etude.recipe import Recipe
 from etude.tasks.sources.microrepo import SEEN_KINDS
-
-_NEEDED_BYTES = 500_000_000
 
 
 @contextmanager
@@ -74,13 +71,4 @@ def require_supported(recipe: Recipe, paths: RunPaths | None = None) -> None:
         raise LineageError(
             f"pretrain.lookup_share = {recipe.pretrain.lookup_share:g}: look-ups are generated documents; expected "
             f'"generated" in corpus.sources, found {recipe.corpus.sources}; add it, or set pretrain.lookup_share = 0'
-        )
-
-
-def require_room(root: Path) -> None:
-    free = shutil.disk_usage(root).free
-    if free < _NEEDED_BYTES:
-        raise LineageError(
-            f"{root} has {free / 1e6:.0f} MB free, a run needs about {_NEEDED_BYTES / 1e6:.0f} MB; "
-            "free some or choose another disk with --runs"
         )

@@ -38,6 +38,7 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
     if not ended.exists():
         result = await _learn(context, on_dev)
         write_atomically(ended, json.dumps(result).encode())
+    await asyncio.to_thread(shutil.rmtree, paths.checkpoints("rl"), ignore_errors=True)
     if recipe.rl.evaluate_after:
         for step in evaluated_steps(recipe.rl):
             if not _is_evaluated(paths, step):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +44,7 @@ def _supervised(
 
 async def _run_as_service(context: RunContext, stage: str, recipe: dict[str, Any]) -> dict[str, Any]:
     """Run the stage as a service in its own process and return its result. A service that dies or hangs is restarted,
-    as often as the recipe allows, and resumes."""
+    as often as the recipe allows, and resumes. A stage that has ended needs its checkpoints no longer."""
     service = "etude.pretrain.service:StageService"
     supervised = await context.start(stage, service, stage, str(context.paths.root), recipe, cpus=1.0)
     limits = context.recipe.cluster
@@ -53,6 +55,7 @@ async def _run_as_service(context: RunContext, stage: str, recipe: dict[str, Any
                 async for update in supervised.remote.stream("run", deadline=limits.train_seconds):
                     context.screen.update(stage, update)
                 result: dict[str, Any] = await supervised.remote.call("result", deadline=limits.call_seconds)
+                await asyncio.to_thread(shutil.rmtree, context.paths.checkpoints(stage), ignore_errors=True)
                 return result
             except (ServiceDied, DeadlineExceeded) as error:
                 context.screen.note(f"{error}; starting it again where it was")

@@ -112,7 +112,7 @@ def tensor_problems(opened: CheckpointFolder, config: ModelConfig) -> Iterator[s
     found = parts.keys() | {name for name in opened.stored if name not in scales_and_codes and not is_ignored(name)}
     if missing := [name for name in needed if name not in found]:
         only_mtp = all(needed[name].parameter.startswith("mtp.") for name in missing)
-        hint = "; without its MTP heads it loads with mtp_heads=0" if only_mtp else ""
+        hint = "; to do without its MTP heads, set mtp_heads = 0" if only_mtp else ""
         yield _line("lacks", missing) + hint
     if extra := [name for name in sorted(found - needed.keys() - _copies(opened.config)) if _counts(name, opened)]:
         yield _line("has", extra, " that the network does not have")

@@ -1,0 +1,139 @@
+"""A run that this machine cannot hold is refused before it starts, by figures that are true."""
+
+from __future__ import annotations
+
+import shutil
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.lineage.contexts import open_context
+from tests.lineage.examined import MODEL
+
+from etude.journal import RunPaths
+from etude.lineage import LineageError, LineageState, room
+from etude.lineage.machine import memory_bytes
+from etude.lineage.room import disk_needs, memory_needs, require_room
+from etude.lineage.state import StageRecord
+from etude.model import Transformer, config_from_recipe, save_hf
+from etude.recipe import Recipe
+from etude.training import MasterWeights, build_optimizer
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def recipe_with(**sections: Any) -> Recipe:
+    given = {"name": "r", "model": MODEL, "tokenizer": {"vocab_size": 300}, "engine": {"context": 64}}
+    return Recipe.model_validate(given | sections)
+
+
+def network(recipe: Recipe) -> Transformer:
+    return Transformer(config_from_recipe(recipe.model, recipe.tokenizer.vocab_size))
+
+
+def have(monkeypatch: pytest.MonkeyPatch, disk: float = 1e15, memory: float = 1e15) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(disk, 0, disk))
+    monkeypatch.setattr(room, "memory_bytes", lambda: memory)
+
+
+def refusal(recipe: Recipe, root: Path, state: LineageState | None = None) -> str:
+    root.mkdir(exist_ok=True)
+    with pytest.raises(LineageError) as told:
+        require_room(recipe, RunPaths(root), state or LineageState())
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+def test_the_refusal_says_what_needs_how_much_and_which_field_to_change(tmp_path, monkeypatch) -> None:
+    asked = recipe_with(stages=["pretrain", "sft", "rl"], rl={"steps": 10, "keep_checkpoints": 3})
+    have(monkeypatch, disk=400e6)
+    said = refusal(asked, tmp_path / "run")
+    assert said.startswith(f"{tmp_path / 'run'} has room for 0.4 GB, the run needs 0.5 GB: 0.5 GB for all else, ")
+    assert "4 checkpoints of rl" in said
+    assert "11 versions of the weights" in said
+    assert "the models of pretrain, sft, rl" in said
+    assert said.endswith(
+        "; lower rl.keep_checkpoints, or leave out one of the stages, or put them elsewhere with weights.store, or "
+        "choose another disk with --runs"
+    )
+
+
+def test_what_is_written_counts_and_a_stage_that_has_ended_needs_no_checkpoints(tmp_path, monkeypatch) -> None:
+    asked = recipe_with(stages=["pretrain", "rl"], rl={"steps": 0, "keep_checkpoints": 9})
+    network_of_it = network(asked).config
+    needed = sum(need.bytes for need in disk_needs(asked, network_of_it))
+    context = open_context(tmp_path / "run", asked)
+    have(monkeypatch, disk=needed - 4e5)
+    refusal(asked, tmp_path / "run")
+    model = context.paths.model("pretrain")
+    model.mkdir(parents=True)
+    (model / "model.safetensors").write_bytes(bytes(500_000))
+    require_room(asked, context.paths, context.state)
+    have(monkeypatch, disk=needed - 2e6)
+    refusal(asked, tmp_path / "run", context.state)
+    context.state.stages["rl"] = StageRecord("", "", 0.0, done=True)
+    require_room(asked, context.paths, context.state)
+
+
+def test_a_base_that_cannot_be_linked_takes_room(tmp_path, monkeypatch) -> None:
+    save_hf(network(recipe_with()), tmp_path / "base")
+    size = (tmp_path / "base" / "model.safetensors").stat().st_size
+    given = {"from": str(tmp_path / "base")}
+    linked, random, fewer = (
+        recipe_with(stages=["rl"], model=given | more) for more in ({}, {"weights": "random"}, {"mtp_heads": 0})
+    )
+    root = tmp_path / "run"
+    root.mkdir()
+    have(monkeypatch)
+    monkeypatch.setattr(room, "_REST", 0)
+    for asked, copied in ((linked, False), (random, True), (fewer, True)):
+        needed = sum(need.bytes for need in disk_needs(asked, room.network_of(asked)))
+        have(monkeypatch, disk=needed + size * 0.5)
+        if copied:
+            assert "for the base model" in refusal(asked, root)
+        else:
+            require_room(asked, RunPaths(root), LineageState())
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("adamw", "float32"), ("muon", "bfloat16")])
+def test_memory_is_refused_only_where_a_stage_certainly_holds_more(name, dtype, tmp_path, monkeypatch) -> None:
+    optimizer = {"optimizer": {"name": name}, "steps": 1}
+    asked = recipe_with(stages=["pretrain"], compute={"dtype": dtype}, pretrain=optimizer, model=MODEL)
+    model = network(asked)
+    masters = MasterWeights(model, getattr(torch, dtype))
+    optim = build_optimizer(model, asked.pretrain.optimizer, 1, masters=masters)
+    model(torch.randint(64, (2, 16))).logits_btv.sum().backward()
+    optim.accumulate()
+    held = dict(masters.gradients)
+    optim.step()
+    tensors = [*masters.masters.values(), *model.parameters(), *held.values()]
+    tensors += [tensor for name in ("moments", "squares") for tensor in optim.state_dict()[name].values()]
+    real = sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
+    planned = sum(need.bytes for need in memory_needs(asked, model.config, "pretrain"))
+    assert planned == pytest.approx(real, rel=0.02)
+    monkeypatch.setattr(room, "network_of", lambda recipe, paths: model.config)
+    have(monkeypatch, memory=planned + 1)
+    tmp_path.joinpath("run").mkdir()
+    require_room(asked, RunPaths(tmp_path / "run"), LineageState())
+    have(monkeypatch, memory=planned - 1)
+    said = refusal(asked, tmp_path / "run")
+    assert said.startswith("this machine's memory is ")
+    assert ("pretrain.optimizer.name" in said) == (name == "adamw")
+
+
+def test_rl_needs_the_engine_beside_the_trainer() -> None:
+    asked = recipe_with(compute={"dtype": "float32"}, sft={"optimizer": {"name": "adamw"}})
+    total = sum(parameter.numel() for parameter in network(asked).parameters())
+    trainer, beside = (sum(n.bytes for n in memory_needs(asked, network(asked).config, s)) for s in ("sft", "rl"))
+    assert beside - trainer == 4 * total
+
+
+def test_a_container_may_have_less_than_the_machine(tmp_path) -> None:
+    limit = tmp_path / "memory.max"
+    whole = memory_bytes([str(limit)])
+    limit.write_text("max\n")
+    assert memory_bytes([str(limit)]) == whole
+    limit.write_text("123456\n")
+    assert memory_bytes([str(limit)]) == 123456
