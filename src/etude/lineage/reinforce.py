@@ -195,6 +195,7 @@ async def start_engine(
         version,
         False,
         recipe.precision.model_dump(mode="json"),
+        compute.device,
     )
 
 

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from etude.model.placing import Gather, Spread, pair_rows, tokens_of_rows
+from etude.model.placing import Gather, Spread, count_experts, pair_rows, tokens_of_rows
 from etude.model.precision.kernels import ExpertKernels, experts_by_kernels
 from etude.model.precision.numerics import Numerics
 from etude.model.precision.rounded import rounded_experts
@@ -102,7 +102,7 @@ def experts_padded(
 ) -> Tensor:
     experts, choices = gate.shape[0], experts_nk.shape[1]
     flat = experts_nk.flatten()
-    count = torch.bincount(flat, minlength=experts)
+    count = count_experts(flat, experts)
     rows = -(-int(count.max()) // ROWS_STEP) * ROWS_STEP
     row_of_pair = pair_rows(flat, count, torch.arange(experts, device=flat.device) * rows)
     x = x_nd.index_select(0, tokens_of_rows(row_of_pair, experts * rows, choices)).view(experts, rows, -1)
@@ -116,7 +116,7 @@ def experts_grouped(
 ) -> Tensor:
     experts, choices = gate.shape[0], experts_nk.shape[1]
     flat = experts_nk.flatten()
-    count = torch.bincount(flat, minlength=experts)
+    count = count_experts(flat, experts)
     if x_nd.device.type == "cpu":
         count_up = (count + (ROWS_STEP - 1)) // ROWS_STEP * ROWS_STEP
         rows = int(count_up.sum())
@@ -134,7 +134,7 @@ def experts_grouped(
 def experts_tiled(x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     (experts, _, d), choices, rows = gate.shape, experts_nk.shape[1], tile_rows(x_nd.dtype)
     flat = experts_nk.flatten()
-    count = torch.bincount(flat, minlength=experts)
+    count = count_experts(flat, experts)
     calls = -(-int(count.max()) // rows)
     turn = pair_rows(flat, count, torch.zeros_like(count))
     row_of_pair = (turn // rows * experts + flat) * rows + turn % rows

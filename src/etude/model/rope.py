@@ -115,7 +115,9 @@ class Rotary:
         self._interleaved = rope.interleaved
 
     def __call__(self, positions_bt: Tensor) -> Rotation:
-        angles = positions_bt.to(torch.float32)[..., None, None] * self._frequencies.to(positions_bt.device)
+        if self._frequencies.device != positions_bt.device:
+            self._frequencies = self._frequencies.to(positions_bt.device)
+        angles = positions_bt.to(torch.float32)[..., None, None] * self._frequencies
         cos, sin = angles.cos(), angles.sin()
         if self._scale != 1:
             cos, sin = cos * self._scale, sin * self._scale

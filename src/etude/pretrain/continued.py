@@ -49,7 +49,7 @@ class ContinuedTrainer:
         """Number of finished rounds, which is also the number of the last published version."""
         self.metrics: dict[str, Any] = {}
         self.compute.apply()
-        self.model = load_hf(self.paths.model(self.recipe.before("continued")))
+        self.model = load_hf(self.paths.model(self.recipe.before("continued")), device=self.compute.device)
         compute_with(self.model, self.recipe.precision)
         self.masters = MasterWeights(self.model, self.compute.dtype)
         self.optimizer = build_optimizer(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -10,11 +10,15 @@ from etude.recipe.section import Section
 
 
 class ComputeRecipe(Section):
+    LATER: ClassVar[frozenset[str]] = frozenset({"deterministic"})
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of training and inference."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Compute dtype. "auto" is bfloat16 on CUDA; on a CPU, a one-second probe chooses the faster one. Master weights
     are always fp32."""
+    deterministic: bool = False
+    """Whether a GPU computes the same bits each time, as CPUs always do. It is slower there; `rl.mode = "sync"` needs
+    it."""
     threads: int = Field(0, ge=0)
     """Number of CPU threads of a stage that runs alone; 0 means one per core that this process may use."""
 

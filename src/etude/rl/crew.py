@@ -86,6 +86,7 @@ async def gather_crew(
         0,
         sync,
         plain["precision"],
+        compute.device,
     )
     workers = [await start_worker(f"worker-{number}", "train") for number in range(recipe.rl.workers)]
     evaluator = None if recipe.rl.evaluate_after else await start_worker("evaluator", "dev")

@@ -19,7 +19,7 @@ from etude.model import Transformer, compute_with, load_hf, prepare, save_hf, se
 from etude.recipe import Recipe
 from etude.rl.batch import RowBatch, TrainingGroup, microbatches
 from etude.rl.drafts import draft_loss, drafted_tokens
-from etude.rl.forward import forward, predicting_hidden
+from etude.rl.forward import SampledTokens, forward, predicting_hidden
 from etude.rl.loss import policy_loss
 from etude.rl.measure import StepMeter, most_sampled_version, probe_replay, reference_kl
 from etude.rl.scoring import ScoredBatch, score_groups
@@ -49,9 +49,8 @@ class RlTrainer:
         """Number of steps done; also the number of the version that these weights are."""
         self.metrics: dict[str, Any] = {}
         torch.set_num_threads(self.compute.threads)
-        # Not use_deterministic_algorithms: it imports the compiler, which takes seconds and creates folders of its own.
-        torch.set_deterministic_debug_mode("error")
-        self.model = load_hf(self._started_from())
+        self.compute.require_determinism(self.recipe.compute)
+        self.model = load_hf(self._started_from(), device=self.compute.device)
         compute_with(self.model, self.recipe.precision)
         self.reference = self._served() if self.rl.reward.kl else None
         self.optimizer = build_optimizer(
@@ -127,13 +126,11 @@ class RlTrainer:
 
     def _accumulate(self, part: RowBatch, meter: StepMeter, drafted: Sequence[torch.Tensor]) -> None:
         output = forward(self.model, part, self.rl.replay.mode, self.rl.replay.threshold)
+        sampled = SampledTokens.of(part, self.model.device)
         parts = policy_loss(
-            predicting_hidden(output, part),
+            predicting_hidden(output, sampled),
             self.model.head,
-            torch.from_numpy(part.tokens_bt),
-            torch.from_numpy(part.mask_bt),
-            torch.from_numpy(part.logprobs_bt),
-            torch.from_numpy(part.advantages_b),
+            sampled,
             temperature=self.rl.temperature,
             ratio_cap=self.rl.ratio_cap,
             trust=trust_region(self.rl),
@@ -164,7 +161,7 @@ class RlTrainer:
 
     def _served(self) -> Transformer:
         """Load the model that RL starts from, and prepare it for inference with `serve`, as the engine does."""
-        model = load_hf(self._started_from(), dtype=self.compute.dtype)
+        model = load_hf(self._started_from(), dtype=self.compute.dtype, device=self.compute.device)
         compute_with(model, self.recipe.precision)
         serve(model)
         return model

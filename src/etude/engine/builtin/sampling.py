@@ -57,7 +57,8 @@ class Tempered:
 
     @classmethod
     def of(cls, logits_bv: Tensor, temperatures_b: Tensor) -> Tempered:
-        """Compute the probabilities, for greedy rows (temperature 0) at temperature 1. `logits_bv` is overwritten."""
+        """Compute the probabilities, for greedy rows (temperature 0) at temperature 1. `logits_bv` is overwritten.
+        `temperatures_b` are in the host's memory, where they decide what has to be computed."""
         greedy = temperatures_b == 0
         any_greedy = bool(greedy.any())
         if any_greedy:
@@ -65,8 +66,8 @@ class Tempered:
         peak = logits_bv.amax(-1, keepdim=True)
         logits_bv -= peak
         if not bool((temperatures_b == 1).all()):
-            logits_bv /= temperatures_b[:, None]
-        return cls(logits_bv.exp_(), greedy if any_greedy else None)
+            logits_bv /= temperatures_b[:, None].to(logits_bv.device)
+        return cls(logits_bv.exp_(), greedy.to(logits_bv.device) if any_greedy else None)
 
     def totals(self) -> Tensor:
         return self.weights_bv.sum(-1)
@@ -79,13 +80,47 @@ class Tempered:
 
 
 def draw(weights_bv: Tensor, uniforms_b: Tensor) -> Tensor:
-    """Draw one token per row in proportion to the weights. A token of weight 0 is never drawn."""
-    cumulated = weights_bv.cumsum(-1)
-    total = cumulated[:, -1]
-    # The threshold stays below the total, since rounding could otherwise select a token after the last with weight > 0.
-    threshold = torch.minimum(uniforms_b * total, torch.nextafter(total, torch.zeros_like(total)))
-    tokens = torch.searchsorted(cumulated, threshold[:, None], right=True).squeeze(1)
-    return tokens.clamp_(max=weights_bv.shape[1] - 1)
+    """Draw one token per row in proportion to the weights. A token of weight 0 is never drawn.
+
+    This inverts the cumulative distribution in two levels: first the block of tokens is found, then the token in it. So
+    no tensor of all tokens' size is made, and thousands of small numbers are not added to one large sum in fp32."""
+    vocab = weights_bv.shape[1]
+    size = 1 << (vocab.bit_length() + 1) // 2  # about the square root of the vocabulary, so that both levels are short
+    whole = vocab // size * size
+    sums_bn = weights_bv[:, :whole].unflatten(1, (-1, size)).sum(-1)
+    if whole < vocab:
+        sums_bn = torch.cat((sums_bn, weights_bv[:, whole:].sum(-1, keepdim=True)), dim=1)
+    sums_bn = sums_bn.to(torch.float64)
+    shares_b1 = uniforms_b.to(weights_bv.device, torch.float64).unsqueeze(1)
+    block_b1, rest_b1 = _first_beyond(sums_bn, shares_b1 * sums_bn.sum(-1, keepdim=True))
+    tokens_bs = block_b1 * size + torch.arange(size, device=weights_bv.device)
+    beyond_bs = tokens_bs >= vocab
+    weights_bs = weights_bv.gather(1, tokens_bs.clamp(max=vocab - 1)).to(torch.float64).masked_fill_(beyond_bs, 0.0)
+    return (block_b1 * size + _first_beyond(weights_bs, rest_b1)[0]).squeeze(1).clamp_(max=vocab - 1)
+
+
+def _first_beyond(weights_bn: Tensor, threshold_b1: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first column of each row at which the cumulative sum exceeds the threshold, and by how much the
+    threshold exceeds the sum of the columns before."""
+    cumulated = _cumulated(weights_bn)
+    total = cumulated[:, -1:]
+    # The threshold stays below the total, since rounding could otherwise select a column after the last of weight > 0.
+    threshold_b1 = torch.minimum(threshold_b1, torch.nextafter(total, torch.zeros_like(total)))
+    column = torch.searchsorted(cumulated, threshold_b1, right=True).clamp_(max=weights_bn.shape[1] - 1)
+    return column, threshold_b1 - (cumulated.gather(1, column) - weights_bn.gather(1, column))
+
+
+def _cumulated(x_bn: Tensor) -> Tensor:
+    # On GPUs torch's cumulative sum of floating-point numbers is not deterministic.
+    return x_bn.cumsum(-1) if x_bn.is_cpu else _cumulated_by_doubling(x_bn)
+
+
+def _cumulated_by_doubling(x_bn: Tensor) -> Tensor:
+    step = 1
+    while step < x_bn.shape[1]:
+        x_bn = torch.cat((x_bn[:, :step], x_bn[:, step:] + x_bn[:, :-step]), dim=1)
+        step *= 2
+    return x_bn
 
 
 def logprobs(weights_bv: Tensor, totals_b: Tensor, tokens_b: Tensor) -> Tensor:

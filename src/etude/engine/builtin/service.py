@@ -57,6 +57,7 @@ class EngineService:
         version: int = 0,
         lockstep: bool = False,
         precision: PrecisionRecipe | Mapping[str, Any] | None = None,
+        device: str = "cpu",
     ) -> None:
         """`version` is that of the weights in `model_folder`; if `store`, the version store's folder or URL, has a
         newer one, the engine starts with it. `threads` None takes the recipe's value; 0 uses every core of this
@@ -64,7 +65,7 @@ class EngineService:
         if dtype not in DTYPES:
             raise EngineError(f"dtype {dtype!r} is not known; expected one of {', '.join(DTYPES)}")
         settings = recipe if isinstance(recipe, EngineRecipe) else EngineRecipe.model_validate(recipe or {})
-        model = load_hf(model_folder, DTYPES[dtype])
+        model = load_hf(model_folder, DTYPES[dtype], device=device)
         rounding = (
             precision if isinstance(precision, PrecisionRecipe) else PrecisionRecipe.model_validate(precision or {})
         )

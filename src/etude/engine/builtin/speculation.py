@@ -31,14 +31,15 @@ class Draft:
     """Whether a row has a draft; one that has just begun, for example, has none."""
 
     @classmethod
-    def none(cls, rows: int, vocab_size: int) -> Draft:
-        tokens = torch.zeros(rows, dtype=torch.int64)
-        return cls(tokens, torch.zeros(rows, vocab_size), torch.zeros(rows, dtype=torch.bool))
+    def none(cls, rows: int, vocab_size: int, device: torch.device | str = "cpu") -> Draft:
+        tokens = torch.zeros(rows, dtype=torch.int64, device=device)
+        return cls(tokens, torch.zeros(rows, vocab_size, device=device), torch.zeros_like(tokens, dtype=torch.bool))
 
     def select(self, indices_b: Tensor) -> Draft:
         """Return the drafts of the rows at these indices; index -1 gives a row without a draft."""
         if not self.tokens_b.numel():
-            return Draft.none(indices_b.numel(), self.probabilities_bv.shape[1])
+            return Draft.none(indices_b.numel(), self.probabilities_bv.shape[1], self.tokens_b.device)
+        indices_b = indices_b.to(self.tokens_b.device)
         taken = indices_b.clamp(min=0)
         return Draft(self.tokens_b[taken], self.probabilities_bv[taken], self.valid_b[taken] & (indices_b >= 0))
 
@@ -54,6 +55,17 @@ class Sampled:
     """Whether the draft was accepted; if not, the second token and log-prob are meaningless."""
     finite_b: Tensor
     """Whether the logits are finite; if not, the tokens are meaningless."""
+
+    def on_host(self) -> Sampled:
+        """Return the same in the host's memory, after one copy from the device."""
+        if self.tokens_b2.is_cpu:
+            return self
+        bits_b2 = self.logprobs_b2.view(torch.int32).to(torch.int64)
+        flags_b2 = torch.stack((self.accepted_b, self.finite_b), dim=1).to(torch.int64)
+        parts = (self.tokens_b2, bits_b2, flags_b2)
+        copied = torch.cat(parts, dim=1).cpu().split([part.shape[1] for part in parts], dim=1)
+        accepted_b, finite_b = copied[2].bool().unbind(1)
+        return Sampled(copied[0], copied[1].to(torch.int32).view(torch.float32), accepted_b, finite_b)
 
 
 def propose(
@@ -79,12 +91,17 @@ def verify(
     tempered = Tempered.of(logits_b2v.view(2 * rows, vocab), temperatures_b.repeat_interleave(2))
     weights_b2v, totals_b2 = tempered.weights_bv.view(rows, 2, vocab), tempered.totals().view(rows, 2)
     first, ahead = weights_b2v[:, 0], weights_b2v[:, 1]
-    accepted = _accepted(first, totals_b2[:, 0], draft, uniforms(seeds_b, positions_b, Stream.ACCEPT))
-    spare = uniforms(seeds_b, positions_b, Stream.TOKEN)
-    tokens = torch.stack((draft.tokens_b, draw(ahead, uniforms(seeds_b, positions_b + 1, Stream.TOKEN))), dim=1)
+    numbers = (
+        uniforms(seeds_b, positions_b, Stream.ACCEPT),
+        uniforms(seeds_b, positions_b, Stream.TOKEN),
+        uniforms(seeds_b, positions_b + 1, Stream.TOKEN),
+    )
+    deciding, spare, next_ = torch.stack(numbers).to(logits_b2v.device).unbind()
+    accepted = _accepted(first, totals_b2[:, 0], draft, deciding)
+    tokens = torch.stack((draft.tokens_b, draw(ahead, next_)), dim=1)
     if tempered.greedy_b is not None:
         best_b2 = weights_b2v.argmax(-1)
-        greedy = temperatures_b == 0
+        greedy = tempered.greedy_b[::2]
         accepted = torch.where(greedy, draft.valid_b & (best_b2[:, 0] == draft.tokens_b), accepted)
         tokens = torch.where(greedy[:, None], best_b2, tokens)
         redraw = ~accepted & ~greedy
