@@ -201,11 +201,21 @@ class _Indexed(TorchFunctionMode):
             kwargs = {name: _indexed(value) for name, value in kwargs.items()}
         if func in (torch.tensor, torch.as_tensor) and kwargs.get("device") == CUDA and not isinstance(args[0], Tensor):
             return func(*args, **{**kwargs, "device": "cpu"}).to(CUDA)  # else torch itself writes the numbers there
+        if func is Tensor.to and _stays(args[0], args[1:], kwargs):
+            return args[0]
         self._dispatch.asks_meta = str(kwargs.get("device")) == "meta"
         try:
             return func(*args, **kwargs)
         finally:
             self._dispatch.asks_meta = False
+
+
+def _stays(tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether `to` returns the tensor itself, since it is on the device and of the dtype that are asked for."""
+    wanted = (*args, kwargs.get("device"), kwargs.get("dtype"))
+    dtypes = [value for value in wanted if isinstance(value, torch.dtype)]
+    same = CUDA in wanted and dtypes in ([], [tensor.dtype])
+    return same and isinstance(tensor, Pretended) and not kwargs.get("copy", False)
 
 
 def _indexed(value: Any) -> Any:

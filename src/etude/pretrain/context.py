@@ -62,7 +62,7 @@ class StageContext:
         become the copy in the compute dtype."""
         model = model.to(self.compute.device)
         compute_with(model, self.recipe.precision)
-        return MasterWeights(model, self.compute.dtype)
+        return MasterWeights(model, self.compute.dtype, self.recipe.compute.offload)
 
 
 def file_digest(path: Path) -> str:

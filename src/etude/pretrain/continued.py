@@ -51,7 +51,7 @@ class ContinuedTrainer:
         self.compute.apply()
         self.model = load_hf(self.paths.model(self.recipe.before("continued")), device=self.compute.device)
         compute_with(self.model, self.recipe.precision)
-        self.masters = MasterWeights(self.model, self.compute.dtype)
+        self.masters = MasterWeights(self.model, self.compute.dtype, self.recipe.compute.offload)
         self.optimizer = build_optimizer(
             self.model, self.recipe.continued.optimizer, _UNKNOWN_END, masters=self.masters
         )

@@ -10,12 +10,16 @@ from etude.recipe.section import Section
 
 
 class ComputeRecipe(Section):
-    LATER: ClassVar[frozenset[str]] = frozenset({"deterministic"})
+    LATER: ClassVar[frozenset[str]] = frozenset({"deterministic", "offload"})
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of training and inference."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Compute dtype. "auto" is bfloat16 on CUDA; on a CPU, a one-second probe chooses the faster one. Master weights
     are always fp32."""
+    offload: Literal["none", "moments", "masters"] = "none"
+    """What a GPU leaves in the CPU's memory between steps: nothing, the optimizer's moments (4 to 8 bytes per
+    parameter), or these and the fp32 master weights (4 more). Each step copies them to the GPU and back, at some tens
+    of GB/s each way. It does not change the result."""
     deterministic: bool = False
     """Whether a GPU computes the same bits each time, as CPUs always do. It is slower there; `rl.mode = "sync"` needs
     it."""

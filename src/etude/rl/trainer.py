@@ -57,7 +57,7 @@ class RlTrainer:
             self.model,
             self.rl.optimizer,
             self.rl.steps * self.rl.minibatches,
-            masters=MasterWeights(self.model, self.compute.dtype),
+            masters=MasterWeights(self.model, self.compute.dtype, self.recipe.compute.offload),
         )
         self.probed: Transformer | None = None
         """A second network, used to measure the effect of expert replay; created when the first measurement is due."""

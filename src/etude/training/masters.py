@@ -8,19 +8,25 @@ their small steps would vanish in bf16.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
 from etude.training.errors import TrainingError
+from etude.training.kept import emptied, settle
+
+Offload = Literal["none", "moments", "masters"]
 
 
 class MasterWeights:
     """All parameters of a module in fp32, frozen ones too, so that the next stage gets all in full precision.
     Parameters that the module itself keeps in fp32 share their storage with their masters."""
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, model: nn.Module, dtype: torch.dtype | None = None, offload: Offload = "none") -> None:
         """Store the module's parameters in fp32 as masters, and cast the module's own to `dtype`; None keeps their
-        dtype."""
+        dtype. `offload` names what stays on the CPU, wherever the module is: "masters" means both."""
+        self.offload, self.away = offload, offload == "masters"
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())  # tied weights appear once
         self.masters: dict[str, Tensor] = {}
         self.gradients: dict[str, Tensor] = {}
@@ -30,9 +36,13 @@ class MasterWeights:
             # alignment.
             full = parameter.data.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
             parameter.data = full if dtype == torch.float32 else full.to(dtype or parameter.dtype)
-            # In fp32 the module's own storage is the master; nothing has to be copied after a step.
-            self.masters[name] = parameter.data if parameter.dtype == torch.float32 else full
-        self._copied = [name for name, parameter in self.parameters.items() if parameter.dtype != torch.float32]
+            if self.away:
+                self.masters[name] = emptied(full).copy_(full)
+            else:  # in fp32 the module's own storage is the master; nothing has to be copied after a step
+                self.masters[name] = parameter.data if parameter.dtype == torch.float32 else full
+        self._copied = [
+            name for name, parameter in self.parameters.items() if self.away or parameter.dtype != torch.float32
+        ]
 
     @torch.no_grad()
     def collect(self) -> None:
@@ -51,6 +61,18 @@ class MasterWeights:
         for parameter in self.parameters.values():
             parameter.grad = None
 
+    def take(self, name: str) -> Tensor:
+        """Return a master on its parameter's device, to be changed in place and given to `put`."""
+        return self.masters[name].to(self.parameters[name].device, non_blocking=True)
+
+    @torch.no_grad()
+    def put(self, name: str, changed: Tensor) -> None:
+        """Store a changed master that is kept away, and copy it to the module. Does nothing for others, which `publish`
+        copies all at once."""
+        if self.away:
+            self.masters[name].copy_(changed, non_blocking=True)
+            self.parameters[name].data.copy_(changed)
+
     @torch.no_grad()
     def publish(self) -> None:
         """Copy the masters to the module's parameters, rounded to the compute dtype."""
@@ -59,12 +81,15 @@ class MasterWeights:
             torch._foreach_copy_(copies, [self.masters[name] for name in self._copied])
 
     def restore(self) -> None:
-        """Replace the module's parameters by the masters, after training, to measure or save the model."""
+        """Replace the module's parameters by the masters, after training, to measure or save the model. With masters
+        kept away, the module is on the CPU afterwards."""
+        settle(self.away)
         for name in self._copied:
             self.parameters[name].data = self.masters[name]
         self._copied = []
 
     def state_dict(self) -> dict[str, Tensor]:
+        settle(self.away)
         return dict(self.masters)
 
     @torch.no_grad()
