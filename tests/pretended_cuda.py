@@ -235,6 +235,7 @@ def pretended_cuda() -> Iterator[Counter[str]]:
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
         "synchronize": wait,
+        "empty_cache": lambda: None,
         "current_stream": lambda *_: stream,
         "get_device_name": lambda *_: "a pretended device",
         "get_device_capability": lambda *_: (9, 0),

@@ -20,7 +20,7 @@ from etude.recipe.acting import EngineRecipe
 REQUESTS = 7
 
 
-def answers(model: Transformer, speculate: str) -> tuple[dict[str, Generation], int]:
+def answers(model: Transformer, speculate: str, rests_every: int = 0) -> tuple[dict[str, Generation], int]:
     """Answers to greedy and other requests, some of which continue earlier ones, and the number of steps."""
     engine = BuiltinEngine(model, EngineRecipe(slots=4, context=64, speculate=speculate, cache_slots=4))
     numbers = np.random.default_rng(0)
@@ -30,6 +30,12 @@ def answers(model: Transformer, speculate: str) -> tuple[dict[str, Generation], 
         engine.submit(GenerateRequest(str(name), base[: 3 + 5 * name], sampling))
     done: dict[str, Generation] = {}
     while len(done) < REQUESTS:
+        if rests_every and engine.counters.decode_steps % rests_every == 0:
+            engine.rest()
+            assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
+            assert engine._cache.entries.is_cpu
+            assert (engine.busy, engine.step()) == (False, [])
+            engine.wake()
         for answer in engine.step():
             assert isinstance(answer, Generation), answer
             done[answer.id] = answer
@@ -49,6 +55,15 @@ def test_it_samples_as_on_a_cpu(with_cuda: Any, speculate: str, waits_per_step: 
         assert found[name].tokens.tolist() == answer.tokens.tolist(), name
         np.testing.assert_allclose(found[name].logprobs, answer.logprobs, atol=1e-4)
         np.testing.assert_array_equal(found[name].experts, answer.experts)
+
+
+@pytest.mark.parametrize("speculate", ["never", "always"])
+def test_rests_change_no_answer(with_cuda: Any, speculate: str) -> None:
+    with with_cuda():
+        expected, _ = answers(tiny_model(num_nextn_predict_layers=1).to("cuda"), speculate)
+        found, _ = answers(tiny_model(num_nextn_predict_layers=1).to("cuda"), speculate, rests_every=5)
+    for name, answer in expected.items():
+        assert found[name].tokens.tolist() == answer.tokens.tolist(), name
 
 
 @on_gpu

@@ -61,6 +61,7 @@ def test_only_a_run_needs_the_gpu_that_its_recipe_names(tmp_path: Path) -> None:
             {"compute": {"device": "cuda"}, "precision": {"invariant": True}},
             r"precision\.invariant = true: .* CPUs only",
         ),
+        ({"compute": {"compile": True}}, r"compute\.compile = true compiles for GPUs"),
         ({"compute": {"device": "cuda"}, "rl": {"mode": "sync"}}, r"set compute\.deterministic = true"),
         (
             {"sft": {"kinds": ["op", "bool"]}},

@@ -78,6 +78,8 @@ def _device_is_there(recipe: Recipe, *, needed: bool) -> bool:
     """Return whether this machine has the recipe's device. Raise LineageError if it is `needed` and missing, or if it
     cannot do what the recipe asks for."""
     if recipe.compute.device == "cpu":
+        if recipe.compute.compile:
+            raise LineageError('compute.compile = true compiles for GPUs; leave it out, or set compute.device = "cuda"')
         return True
     if recipe.precision.invariant:
         raise LineageError(

@@ -15,6 +15,7 @@ from etude.model.checkpoints import (
     save_hf,
     survey,
 )
+from etude.model.compiled import compile_parts
 from etude.model.config import ModelConfig
 from etude.model.errors import (
     CacheOverrun,
@@ -61,6 +62,7 @@ __all__ = [
     "checkpoint_digest",
     "checkpoint_doubts",
     "checkpoint_faults",
+    "compile_parts",
     "compute_with",
     "config_from_recipe",
     "expert_matmul",

@@ -44,6 +44,11 @@ class Cache:
         self.entries = torch.zeros(self.layers, slots + 1, groups, context, width, dtype=dtype, device=device)
         self._gathered = self.entries.new_empty(0)
 
+    def move(self, device: torch.device | str) -> None:
+        """Move the entries to a device; those of the scratch buffer are not kept."""
+        self.entries = self.entries.to(device)
+        self._gathered = self.entries.new_empty(0)
+
     def copy_prefix(self, source: int, targets: Sequence[int], length: int) -> None:
         """Copy the first `length` positions of one slot to other slots.
 

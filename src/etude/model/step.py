@@ -42,6 +42,8 @@ CHUNK = 64
 save less attention than their additional calls cost."""
 NUMBERS_AT_ONCE = 1 << 23
 """Maximum number of numbers that a part gathers from the cache, which bounds memory, unless one piece needs more."""
+NUMBERS_AT_ONCE_ON_GPU = 1 << 28
+"""The same on a GPU, where each part's calls take as long as the work of a small part."""
 
 
 class PlannedCache(Protocol):
@@ -208,7 +210,8 @@ def _calls(cache: PlannedCache, first: int, width: int, slots_p: Tensor, ends_p:
     begin = 0
     for window, alike in groupby(windows):
         end = min(pieces, begin + len(list(alike)) * chunk)
-        at_once = max(1, NUMBERS_AT_ONCE // (groups * window * numbers))
+        most = NUMBERS_AT_ONCE if cache.entries.is_cpu else NUMBERS_AT_ONCE_ON_GPU
+        at_once = max(1, most // (groups * window * numbers))
         for start in range(begin, end, at_once):
             yield _Call(first + start * width, width, slots_p[start : min(end, start + at_once)], window)
         begin = end

@@ -15,6 +15,7 @@ from etude.model import (
     Transformer,
     UnsupportedCheckpoint,
     checkpoint_digest,
+    compile_parts,
     compute_with,
     head_cross_entropy,
     load_hf,
@@ -62,6 +63,8 @@ class StageContext:
         become the copy in the compute dtype."""
         model = model.to(self.compute.device)
         compute_with(model, self.recipe.precision)
+        if self.recipe.compute.compile:
+            compile_parts(model)
         return MasterWeights(model, self.compute.dtype, self.recipe.compute.offload)
 
 

@@ -16,7 +16,7 @@ import torch
 
 from etude.corpus import Mixture, TraceRows
 from etude.journal import Journal, RunPaths
-from etude.model import compute_with, load_hf, save_hf, served_state
+from etude.model import compile_parts, compute_with, load_hf, save_hf, served_state
 from etude.pretrain.context import Rows
 from etude.pretrain.sft import demonstration_losses
 from etude.recipe import Recipe
@@ -51,6 +51,8 @@ class ContinuedTrainer:
         self.compute.apply()
         self.model = load_hf(self.paths.model(self.recipe.before("continued")), device=self.compute.device)
         compute_with(self.model, self.recipe.precision)
+        if self.recipe.compute.compile:
+            compile_parts(self.model)
         self.masters = MasterWeights(self.model, self.compute.dtype, self.recipe.compute.offload)
         self.optimizer = build_optimizer(
             self.model, self.recipe.continued.optimizer, _UNKNOWN_END, masters=self.masters

@@ -10,7 +10,7 @@ from etude.recipe.section import Section
 
 
 class ComputeRecipe(Section):
-    LATER: ClassVar[frozenset[str]] = frozenset({"deterministic", "offload"})
+    LATER: ClassVar[frozenset[str]] = frozenset({"compile", "deterministic", "offload"})
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of training and inference."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -20,6 +20,9 @@ class ComputeRecipe(Section):
     """What a GPU leaves in the CPU's memory between steps: nothing, the optimizer's moments (4 to 8 bytes per
     parameter), or these and the fp32 master weights (4 more). Each step copies them to the GPU and back, at some tens
     of GB/s each way. It does not change the result."""
+    compile: bool = False
+    """Whether norms, rotary positions and dense feed-forwards are compiled for training on a GPU. Steps are faster, the
+    first ones take up to a minute, and results differ in their last bits."""
     deterministic: bool = False
     """Whether a GPU computes the same bits each time, as CPUs always do. It is slower there; `rl.mode = "sync"` needs
     it."""

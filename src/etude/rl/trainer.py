@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from etude.journal import Journal, RunPaths, Waiting
-from etude.model import Transformer, compute_with, load_hf, prepare, save_hf, serve, served_state
+from etude.model import Transformer, compile_parts, compute_with, load_hf, prepare, save_hf, serve, served_state
 from etude.recipe import Recipe
 from etude.rl.batch import RowBatch, TrainingGroup, microbatches
 from etude.rl.drafts import draft_loss, drafted_tokens
@@ -26,7 +26,7 @@ from etude.rl.scoring import ScoredBatch, score_groups
 from etude.rl.trust import trust_region
 from etude.training import Compute, MasterWeights, TrainingError, build_optimizer
 from etude.training.checkpoint import latest_checkpoint, load_checkpoint, require_finite, save_checkpoint
-from etude.weights import CorruptVersion, RawTensor, Tensors, VersionExists, WeightStore
+from etude.weights import CorruptVersion, HeldVersion, RawTensor, Tensors, VersionExists, WeightStore
 from etude.weights.torch_bridge import from_state_dict, into_module
 
 _SAVE_SHARE = 20
@@ -52,6 +52,8 @@ class RlTrainer:
         self.compute.require_determinism(self.recipe.compute)
         self.model = load_hf(self._started_from(), device=self.compute.device)
         compute_with(self.model, self.recipe.precision)
+        if self.recipe.compute.compile:
+            compile_parts(self.model)
         self.reference = self._served() if self.rl.reward.kl else None
         self.optimizer = build_optimizer(
             self.model,
@@ -64,6 +66,7 @@ class RlTrainer:
         self._resume()
         self._saved, self._save_seconds = time.monotonic(), 0.0
         self.store = WeightStore(store, anchor_every=self.recipe.weights.anchor_every)
+        self._held = HeldVersion(store)
         self._base: tuple[int, Tensors] | None = None
         """The version published last, its number and tensors: the next one is stored as a delta on it. None if it has
         to be read from the store."""
@@ -105,6 +108,8 @@ class RlTrainer:
         if self._save_is_due():
             self._save()
         self.metrics |= self._publish(tensors)
+        if self.rl.take_turns and self.compute.device == "cuda":
+            torch.cuda.empty_cache()
         self.journal.metrics(step=self.step, **{k: v for k, v in self.metrics.items() if isinstance(v, int | float)})
         self._wait_for_rollouts()
         return self.metrics
@@ -232,6 +237,7 @@ class RlTrainer:
         try:
             manifest = self.store.publish(self.step, tensors, base=base)
             self._base = (self.step, tensors)
+            self._held.hold(manifest, tensors)
         except VersionExists as error:
             if self.step == 0:  # the store is that of another run
                 raise

@@ -98,6 +98,7 @@ class BuiltinEngine:
         """Indices of the cache rows that decode now, in the order in which their requests (`_live`) began."""
         self._draft = Draft.none(0, config.vocab_size, self._device)
         self.counters = EngineStats(version=version)
+        self._rests = False
 
     @property
     def info(self) -> EngineInfo:
@@ -112,7 +113,7 @@ class BuiltinEngine:
 
     @property
     def busy(self) -> bool:
-        return self._scheduler.busy
+        return self._scheduler.busy and not self._rests
 
     @property
     def swappable(self) -> bool:
@@ -172,12 +173,34 @@ class BuiltinEngine:
         self.counters.swaps += 1
         self.counters.deltas_applied += int(delta)
 
+    def rest(self) -> None:
+        """Move weights and cache to the CPU, and decode nothing, until `wake`: another process needs the GPU. Requests
+        wait. Weights can be swapped meanwhile."""
+        self._rests = True
+        self._move("cpu")
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        """Go on where `rest` interrupted."""
+        if self._rests:
+            self._move(self._device)
+            self._rests = False
+
+    def _move(self, device: torch.device | str) -> None:
+        self._model.to(device)
+        prepare(self._model)  # what it caches is not moved
+        self._cache.move(device)
+        self._draft = self._draft.to(device)
+
     def stats(self) -> EngineStats:
         return replace(self.counters, running=self._scheduler.running, waiting=self._scheduler.waiting)
 
     @torch.inference_mode()
     def step(self) -> list[Answer]:
         """Admit requests, decode one step, and return the answers to the requests that ended."""
+        if self._rests:
+            return []
         admissions = self._scheduler.admit()
         if admissions:
             self._begin(admissions)

@@ -35,6 +35,9 @@ class Draft:
         tokens = torch.zeros(rows, dtype=torch.int64, device=device)
         return cls(tokens, torch.zeros(rows, vocab_size, device=device), torch.zeros_like(tokens, dtype=torch.bool))
 
+    def to(self, device: torch.device | str) -> Draft:
+        return Draft(*(tensor.to(device) for tensor in (self.tokens_b, self.probabilities_bv, self.valid_b)))
+
     def select(self, indices_b: Tensor) -> Draft:
         """Return the drafts of the rows at these indices; index -1 gives a row without a draft."""
         if not self.tokens_b.numel():
