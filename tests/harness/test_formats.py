@@ -14,6 +14,7 @@ from tests.contract.policy import PolicyContract
 from tests.contract.sandbox.support import in_loop
 from tests.harness import parts
 from tests.harness.parts import FULL, ScriptedEngine, playing
+from tests.text.formats.real import every_real, loaded
 from tests.text.formats.tiny import SPECIALS, Letters
 
 from etude.engine.protocol import EngineError
@@ -106,7 +107,28 @@ turns = st.lists(st.tuples(ids, st.text(max_size=9), st.booleans()), min_size=1,
 @settings(max_examples=20, deadline=None)
 @given(turns=turns)
 def test_each_prompt_extends_the_last_one_exactly(name, turns):
-    form = FORMS[name]
+    prompts_extend_each_other(FORMS[name], turns)
+
+
+numbers = st.lists(st.integers(-len(SPECIALS), 2**20), min_size=1, max_size=25)
+
+
+@every_real
+@settings(max_examples=25, deadline=None)
+@given(turns=st.lists(st.tuples(numbers, st.text(max_size=9), st.booleans()), min_size=1, max_size=6))
+def test_each_prompt_extends_the_last_one_exactly_over_a_real_vocabulary(name, file, turns):
+    """Negative numbers stand for special tokens, which few others would hit."""
+    tokenizer = loaded(file)
+    special = [token for text in SPECIALS if (token := tokenizer.special(text)) is not None]
+
+    def token_of(number: int) -> int:
+        return number % tokenizer.vocab_size if number >= 0 else special[number % len(special)]
+
+    form = FORMATS[name](tokenizer, TOOLS)
+    prompts_extend_each_other(form, [([token_of(n) for n in sampled], said, asked) for sampled, said, asked in turns])
+
+
+def prompts_extend_each_other(form, turns):
     engine = ScriptedEngine(playing([sampled for sampled, *_ in turns]))
     recorder = TraceBuilder()
     policy = token_policy(form, engine, recorder)

@@ -17,7 +17,7 @@ HEADS, GROUPS, LENGTH = 6, 2, 40
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_heads_of_a_group_share_its_keys(packed: bool, long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attend_module, "LONG", 8 if long else 64)
+    monkeypatch.setattr(attend_module, "LONG_IN_FP32", 8 if long else 64)
     monkeypatch.setattr(attend_module, "QUERY_BLOCK", 16)
     make = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, n, LENGTH, w, generator=make) for n, w in ((HEADS, 8), (GROUPS, 8), (GROUPS, 5)))

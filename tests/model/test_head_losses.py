@@ -94,3 +94,11 @@ def test_without_gradients_none_are_computed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("etude.model.head_losses.product", None)
     with torch.no_grad():
         head_cross_entropy(HIDDEN, Head(WEIGHT), TARGETS, WEIGHTS)
+
+
+def test_the_gradients_of_a_loss_are_taken_once() -> None:
+    hidden = torch.randn(5, 4, requires_grad=True)
+    loss = head_cross_entropy(hidden, Head(torch.randn(7, 4)), torch.arange(5), torch.ones(5))
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="once"):
+        loss.backward()

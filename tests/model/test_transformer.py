@@ -77,7 +77,7 @@ def test_long_rows_equal_short_ones(
         return [logits.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
     short = run()
-    monkeypatch.setattr(attend, "LONG", 256)
+    monkeypatch.setattr(attend, "LONG_IN_FP32", 256)
     torch.testing.assert_close(run(), short, rtol=1e-4, atol=1e-3)
 
 

@@ -148,12 +148,22 @@ class _HeadLoss(torch.autograd.Function):
             slope = slope.to(hidden.dtype)
             if grad_hidden is not None:
                 grad_hidden[part] = product(slope, weight)
-            if grad_head is not None:
+            if grad_head is None:
+                continue
+            if slope.dtype == torch.float32 and not head.invariant:
+                grad_head.addmm_(slope.T, rows)
+            else:
                 grad_head += product(slope.T, rows)
-        ctx.save_for_backward(grad_hidden, None if grad_head is None else grad_head.to(weight.dtype))
+        # Not as saved tensors, so that the backward pass may overwrite them: the head's is as large as the head.
+        ctx.found = grad_hidden, None if grad_head is None else grad_head.to(weight.dtype)
         return total
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        dx, dw = (None if slope is None else slope * grads[0].to(slope.dtype) for slope in ctx.saved_tensors)
+        if ctx.found is None:
+            raise RuntimeError("the gradients of a head loss can be taken once only")
+        (dx, dw), ctx.found = ctx.found, None
+        for slope in (dx, dw):
+            if slope is not None:
+                slope.mul_(grads[0].to(slope.dtype))
         return dx, dw, None, None, None, None

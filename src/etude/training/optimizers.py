@@ -161,20 +161,29 @@ class Optim:
         self._put(names, masters, {self._moments: moments})
 
     def _adamw(self, names: list[str], gradients: dict[str, Tensor], lr: float) -> None:
-        first, second = self.recipe.betas
         masters = [self.masters.take(name) for name in names]
         moments = self._taken(self._moments, names, gradients)
         squares = self._taken(self._squares, names, gradients)
-        fresh = [gradients[name] for name in names]
-        torch._foreach_lerp_(moments, fresh, 1.0 - first)
-        torch._foreach_mul_(squares, second)
-        torch._foreach_addcmul_(squares, fresh, fresh, 1.0 - second)
-        scales = torch._foreach_sqrt(squares)
-        torch._foreach_div_(scales, [(1.0 - second ** self._counts[name]) ** 0.5 for name in names])
-        torch._foreach_add_(scales, _ADAM_EPS)
-        self._decay([master for master in masters if master.ndim > 1], lr)
-        rates = [-lr / (1.0 - first ** self._counts[name]) for name in names]
-        torch._foreach_addcdiv_(masters, moments, scales, rates)
+        counts = torch.tensor([float(self._counts[name]) for name in names], device=masters[0].device).unbind()
+        for decayed in (True, False):  # norms and biases do not decay
+            group = [place for place, master in enumerate(masters) if (master.ndim > 1) == decayed]
+            if not group:
+                continue
+            torch._fused_adamw_(
+                [masters[place] for place in group],
+                [gradients[names[place]] for place in group],
+                [moments[place] for place in group],
+                [squares[place] for place in group],
+                [],
+                [counts[place] for place in group],
+                lr=lr,
+                beta1=self.recipe.betas[0],
+                beta2=self.recipe.betas[1],
+                weight_decay=self.recipe.weight_decay if decayed else 0.0,
+                eps=_ADAM_EPS,
+                amsgrad=False,
+                maximize=False,
+            )
         self._put(names, masters, {self._moments: moments, self._squares: squares})
 
     def _decay(self, masters: list[Tensor], lr: float) -> None:

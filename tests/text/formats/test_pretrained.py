@@ -1,8 +1,9 @@
-"""Published tokenizers: special tokens come by id alone. With ETUDE_TOKENIZERS=folder the real ones are asked too."""
+"""Published tokenizers: special tokens come by id alone. Real ones are asked too, where they are."""
 
 from __future__ import annotations
 
 import json
+import unicodedata
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.text.formats.golden import TOOLS, conversation, expected_text, read_expected
-from tests.text.formats.real import REAL
+from tests.text.formats.real import every_file, every_real, loaded
 from tests.text.formats.tiny import SPECIALS, markers, merged, merged_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -177,10 +178,9 @@ def test_a_tokenizer_is_opened_by_what_its_file_says(tmp_path: Path) -> None:
         open_tokenizer(tmp_path / "nowhere")
 
 
-@pytest.mark.skipif(not REAL, reason="set ETUDE_TOKENIZERS to a folder that holds tokenizer.json files of these models")
-@pytest.mark.parametrize(("name", "file"), REAL or [("none", Path("none"))], ids=lambda part: str(part)[-60:])
+@every_real
 def test_a_real_tokenizer_writes_our_conversation_as_its_template_does(name: str, file: Path) -> None:
-    tokenizer = PretrainedTokenizer.load(file)
+    tokenizer = loaded(file)
     form = FORMATS[name](tokenizer, TOOLS)
     ids = conversation(form, tokenizer)
     expected = expected_text(name, tokenizer)
@@ -190,3 +190,16 @@ def test_a_real_tokenizer_writes_our_conversation_as_its_template_does(name: str
     published = Tokenizer.from_file(str(file))
     calm = expected.partition("«")[0]
     assert read_expected(calm, tokenizer, SPECIALS) == published.encode(calm, add_special_tokens=False).ids
+
+
+@every_file
+@settings(max_examples=80, deadline=None)
+@given(text=texts, data=st.data())
+def test_a_real_vocabulary_spells_any_text_and_no_special_token(file: Path, text: str, data: st.DataObject) -> None:
+    tokenizer = loaded(file)
+    ids = tokenizer.encode(text)
+    # Qwen's tokenizers normalise, so their text is compared after that.
+    assert tokenizer.decode(ids) in (text, unicodedata.normalize("NFC", text))
+    assert not markers(tokenizer, ids)
+    sampled = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=20))
+    assert isinstance(tokenizer.decode(sampled), str)

@@ -1,8 +1,8 @@
 """Our ids beside those of `renderers`, which other people wrote from the same templates.
 
 It covers Qwen3, Kimi-K2 and DeepSeek-V3; its renderer for a model with Qwen3-Coder's template stands for that one. It
-has none for DeepSeek-V3.1. Where the two differ on purpose, a test here says so. Real tokenizers in ETUDE_TOKENIZERS
-are compared like our small one.
+has none for DeepSeek-V3.1. Where the two differ on purpose, a test here says so. Real tokenizers are compared
+like our small one, where they are.
 """
 
 from __future__ import annotations
@@ -91,8 +91,15 @@ class Pair:
 
 
 PEERS = ("qwen3", "qwen3-coder", "glm4.5", "llama3", "kimi-k2", "deepseek-v3")
-PAIRS = [*map(Pair, PEERS), *(Pair(name, file) for name, file in REAL if name in PEERS)]
-every_pair = pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.name} {pair.file or ''}"[-60:])
+PAIRS = [
+    *(pytest.param(Pair(name), id=name) for name in PEERS),
+    *(
+        pytest.param(Pair(name, file), id=f"{name}-{file.parent.name}", marks=pytest.mark.slow)
+        for name, file in REAL
+        if name in PEERS
+    ),
+]
+every_pair = pytest.mark.parametrize("pair", PAIRS)
 OUTPUTS = ("return min(a, b)", "ünï.py\n\n")
 OPENED = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": TASK}]
 
