@@ -31,7 +31,7 @@ from etude.pretrain.context import Rows, next_token_loss
 from etude.recipe import Recipe, load_recipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.rl.batch import RowBatch
-from etude.rl.forward import forward, predicting_hidden
+from etude.rl.forward import SampledTokens, forward, predicting_hidden
 from etude.rl.loss import policy_loss
 from etude.rl.trust import trust_region
 from etude.training import MasterWeights, build_optimizer
@@ -182,13 +182,11 @@ def rl_step(recipe: Recipe, model: Transformer) -> Callable[[], object]:
     def step() -> None:
         optim.zero_grad()
         output = forward(model, batch, rl.replay.mode, rl.replay.threshold)
+        sampled = SampledTokens.of(batch, model.device)
         policy_loss(
-            predicting_hidden(output, batch),
+            predicting_hidden(output, sampled),
             model.head,
-            torch.from_numpy(batch.tokens_bt),
-            torch.from_numpy(batch.mask_bt),
-            torch.from_numpy(batch.logprobs_bt),
-            torch.from_numpy(batch.advantages_b),
+            sampled,
             temperature=rl.temperature,
             ratio_cap=rl.ratio_cap,
             trust=trust_region(rl),

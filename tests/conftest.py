@@ -15,11 +15,13 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.needs import ON_GPU
 
 os.environ["TRITON_INTERPRET"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -53,6 +55,22 @@ def pytest_collection_finish() -> None:
     the tests' time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(
+    params=[
+        "pretended",
+        pytest.param("real", marks=ON_GPU),
+    ]
+)
+def with_cuda(request: pytest.FixtureRequest) -> Callable[[], AbstractContextManager[Counter[str]]]:
+    """A context in which there is a CUDA device: a pretended one and, where a machine has one, in a second test the
+    real one. It yields the counts of operations for which the CPU waits; a real device counts none."""
+    if request.param == "real":
+        return lambda: nullcontext(Counter())
+    from tests.pretended_cuda import pretended_cuda
+
+    return pretended_cuda
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

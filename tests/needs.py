@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -17,6 +19,17 @@ second_user = pytest.mark.skipif(
     os.geteuid() != 0 and shutil.which("newuidmap", path=_PATH) is None,
     reason="an ordinary user's boxes have a second user with newuidmap: make tools",
 )
+
+
+ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not Path("/dev/nvidia0").exists(), reason="needs a CUDA device")]
+"""Marks of tests that need a GPU."""
+T = TypeVar("T")
+
+
+def on_gpu(test: T) -> T:
+    for mark in ON_GPU:
+        test = mark(test)
+    return test
 
 
 def needs(*programs: str) -> pytest.MarkDecorator:

@@ -6,7 +6,8 @@ fp32; the low-precision references bit for bit against themselves on the CPU, an
 against the references, most of them bit for bit.
 
 Measurements: tokens per second of forward with backward, and of decoding, at a mid-size configuration in bf16; the
-kernels' rows (`kernel_rows.py`). A failed check is printed and makes the exit code 1; measurements still run.
+line's rows (`line_rows.py`) and the kernels' (`kernel_rows.py`). A failed check is printed and makes the exit code 1;
+measurements still run. `--only` runs one part, where ten minutes are to be split.
 
 `--interpreted` checks the kernels without a GPU, under Triton's interpreter, and says what was not measured. `--small`
 tests this script: with `--interpreted` it makes only the kernels' rows, with `--device cpu` everything else.
@@ -24,19 +25,22 @@ from collections.abc import Callable
 from typing import Any
 
 NEEDED = ("torch", "numpy", "safetensors")
-SECONDS = 540.0
-"""Seconds after which no row is started; `make gpu` stops the script at 590."""
+SECONDS, LINE_SECONDS = 540.0, 430.0
+"""Seconds after which no row is started, and none of the line's; `make gpu` stops the script at 590."""
+PARTS = ("checks", "measures", "line", "kernels")
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description="Check the model and its kernels on a GPU, then measure them.")
     options.add_argument("--device", default="cuda", help="torch device to check and measure (default cuda)")
     options.add_argument("--small", action="store_true", help="use tiny shapes, to test this script itself")
-    options.add_argument("--seconds", type=float, default=20.0, help="seconds per model measurement (default 20)")
+    options.add_argument("--seconds", type=float, default=5.0, help="seconds per model measurement (default 5)")
     options.add_argument(
         "--interpreted", action="store_true", help="without a GPU: check the kernels alone, under Triton's interpreter"
     )
+    options.add_argument("--only", choices=PARTS, action="append", help="run this part alone; may be repeated")
     chosen = options.parse_args()
+    parts = chosen.only or PARTS
     begun = time.monotonic()
     if chosen.interpreted:
         chosen.device, os.environ["TRITON_INTERPRET"] = "cpu", "1"
@@ -53,13 +57,14 @@ def main() -> int:
         print("gpu: torch finds no CUDA device; use --interpreted or --device cpu --small", file=sys.stderr)
         return 2
 
-    from bench import K2, TINY
     from checks import CHECKS
     from emulation_checks import EMULATION_CHECKS
     from kernel_checks import KERNEL_CHECKS
     from kernel_rows import kernel_rows
+    from line_rows import line_rows
     from measure import MEASURES
 
+    from bench import K2, TINY
     from etude.journal import code_digest
     from etude.model.precision.kernels import overview
 
@@ -77,20 +82,24 @@ def main() -> int:
     checks = () if chosen.interpreted else (*CHECKS, *EMULATION_CHECKS)
     checks += KERNEL_CHECKS if on_gpu or (chosen.interpreted and not chosen.small) else ()
     failed, figures, rows = [], {}, []
-    for check in checks:
+    for check in checks if "checks" in parts else ():
         line = _checked(check, chosen.device)
         failed += [] if line["ok"] else [line["check"]]
         print(json.dumps(line), flush=True)
-    for measure in () if chosen.interpreted else MEASURES:
+    for measure in () if chosen.interpreted or "measures" not in parts else MEASURES:
         for line in measure(chosen.device, chosen.small, chosen.seconds):
             print(json.dumps(line), flush=True)
             figures[line["measure"]] = line["tokens_per_second"]
-    sizes = TINY if chosen.small else K2
+    with_line = "line" in parts and not chosen.interpreted
+    for row in line_rows(chosen.device, chosen.small, begun + LINE_SECONDS) if with_line else ():
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+    sizes, measured = TINY if chosen.small else K2, measured and "kernels" in parts
     for row in kernel_rows(chosen.device, sizes, begun + SECONDS - time.monotonic()) if measured else ():
         print(json.dumps(row), flush=True)
         rows.append(row)
     summary = {"gpu": name if on_gpu else None, "failed": failed, "checks": len(checks), "tokens_per_second": figures}
-    not_measured = [row["kernel"] for row in rows if "not_measured" in row]
+    not_measured = [row.get("kernel") or row["row"] for row in rows if "not_measured" in row]
     not_measured += (
         [] if measured else ["quantisers, permutation, grouped matmuls, a layer of experts: there is no GPU"]
     )

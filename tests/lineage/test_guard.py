@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tests.lineage.contexts import open_context
 
 from etude.cli.run import run_command
@@ -42,14 +43,28 @@ def test_the_default_recipe_is_supported() -> None:
 
 
 def test_no_plan_is_made_of_what_would_be_refused(tmp_path: Path) -> None:
-    with pytest.raises(LineageError, match=r'compute\.device = "cuda"'):
-        run_command(Path("recipes/tiny.toml"), ["compute.device=cuda"], tmp_path, None, dry_run=True)
+    asked = ["compute.device=cuda", "precision.invariant=true"]
+    with pytest.raises(LineageError, match=r"precision\.invariant = true"):
+        run_command(Path("recipes/tiny.toml"), asked, tmp_path, None, dry_run=True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_only_a_run_needs_the_gpu_that_its_recipe_names(tmp_path: Path) -> None:
+    recipe = recipe_with(compute={"device": "cuda"})
+    require_supported(recipe)  # as for a dry run
+    with pytest.raises(LineageError, match="torch finds no CUDA device"):
+        require_supported(recipe, RunPaths(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"compute": {"device": "cuda"}}, r'compute\.device = "cuda"'),
+        (
+            {"compute": {"device": "cuda"}, "precision": {"invariant": True}},
+            r"precision\.invariant = true: .* CPUs only",
+        ),
+        ({"compute": {"compile": True}}, r"compute\.compile = true compiles for GPUs"),
+        ({"compute": {"device": "cuda"}, "rl": {"mode": "sync"}}, r"set compute\.deterministic = true"),
         (
             {"sft": {"kinds": ["op", "bool"]}},
             r"sft\.kinds: no train task has the kind 'bool'; expected some of op, cmp",

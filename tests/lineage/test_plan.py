@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.lineage.examined import MODEL
 
 from etude.cli.plan import describe_plan
@@ -149,6 +150,13 @@ def test_where_there_are_no_boxes_the_plan_says_so_and_is_still_a_recipe(tmp_pat
     file.write_text(describe_plan(recipe))
     assert "no boxes here: ask whoever has some" in file.read_text()
     assert load_recipe(file) == recipe
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_plan_for_a_gpu_needs_none() -> None:
+    recipe = recipe_with(model=SMALL, pretrain={"batch": 1, "length": 64}, compute={"device": "cuda"})
+    assert "cuda, bfloat16" in (said := describe_plan(recipe))
+    assert "no CUDA device is here" in said
 
 
 def test_a_mode_that_grades_nothing_is_said() -> None:

@@ -46,6 +46,7 @@ def test_all_parameters_are_trained_by_default(file: Path) -> None:
         (["lora.rank=8", "lora.targets=[]"], "targets must name at least one"),
         (["lora.rank=8", 'lora.targets=["mlp", "mlp"]'], "each once"),
         (["lora.rank=8", 'lora.targets=["head"]'], "lora.targets"),
+        (["lora.rank=8", "compute.offload=moments"], "those of adapters are small"),
         (["lora.rank=8", "model.weights=random"], "lora.rank trains adapters of a model's weights"),
         (["lora.rank=8", 'stages=["mtp", "sft"]'], "leave mtp out of stages"),
         (["lora.rank=8", "sft.optimizer.name=muon"], r"sft\.optimizer\.name = muon .* set adamw"),

@@ -51,11 +51,11 @@ def tiny_model(recipe: Recipe) -> Transformer:
     return Transformer(config_from_recipe(recipe.model, VOCAB)).initialise(0)
 
 
-def open_trainer(root: Path, recipe: Recipe, dtype: str = "float32") -> RlTrainer:
+def open_trainer(root: Path, recipe: Recipe, dtype: str = "float32", device: str = "cpu") -> RlTrainer:
     paths = RunPaths(root)
     if not paths.model("sft").exists():
         save_hf(tiny_model(recipe), paths.model("sft"))
-    compute = asdict(Compute("cpu", dtype, 1, "a test"))
+    compute = asdict(Compute(device, dtype, 1, "a test"))
     return RlTrainer(str(root), recipe.model_dump(mode="json", by_alias=True), compute, str(paths.weights))
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from etude.model import Head
 from etude.rl.batch import Row, microbatches, trace_rows
+from etude.rl.forward import SampledTokens
 from etude.rl.loss import policy_loss
 from etude.rl.trust import ByDifference, ByRatio, TrustRegion
 from etude.trace.trace import UNKNOWN_EXPERT, Segment, SegmentKind, Trace
@@ -85,10 +86,7 @@ def test_loss_and_gradient_match_a_token_by_token_reference(trust: TrustRegion) 
     parts = policy_loss(
         logits[:, :-1][torch.from_numpy(batch.mask_bt)[:, 1:]],
         Head(torch.eye(11)),
-        torch.from_numpy(batch.tokens_bt),
-        torch.from_numpy(batch.mask_bt),
-        torch.from_numpy(batch.logprobs_bt),
-        torch.from_numpy(batch.advantages_b),
+        SampledTokens.of(batch, logits.device),
         temperature=0.8,
         ratio_cap=1.5,
         trust=trust,
@@ -140,12 +138,12 @@ def test_loss_and_gradient_match_a_token_by_token_reference(trust: TrustRegion) 
 def test_a_token_that_left_the_trust_region_is_pushed_no_further_but_may_come_back(
     engine: float, trainer: float, advantage: float, left_by_ratio: bool, left_by_difference: bool
 ) -> None:
-    tokens, mask = torch.tensor([[0, 1]]), torch.tensor([[False, True]])
     for trust, left in ((ByRatio(0.8, 1.28), left_by_ratio), (ByDifference(0.18, 0.2), left_by_difference)):
         logits = torch.tensor([[math.log(1 - trainer), math.log(trainer)]], requires_grad=True)
-        sampled = tokens, mask, torch.tensor([[0.0, math.log(engine)]]), torch.tensor([advantage])
+        first, second = torch.tensor([0]), torch.tensor([1])
+        sampled = SampledTokens(first, second, torch.tensor([math.log(engine)]), torch.tensor([advantage]))
         parts = policy_loss(
-            logits, Head(torch.eye(2)), *sampled,
+            logits, Head(torch.eye(2)), sampled,
             temperature=1.0, ratio_cap=3.0, trust=trust, constant=1.0,
         )  # fmt: skip
         parts.loss.backward()

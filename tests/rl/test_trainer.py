@@ -16,7 +16,7 @@ from etude.model import Head, PoisonedWeights, Transformer, head_logprobs, read_
 from etude.recipe.precision import PrecisionRecipe
 from etude.rl.batch import TrainingGroup, TrainingMember, microbatches
 from etude.rl.drafts import drafted_tokens
-from etude.rl.forward import forward, predicting_hidden
+from etude.rl.forward import SampledTokens, forward, predicting_hidden
 from etude.rl.log import RlLog, Sampled
 from etude.rl.measure import StepMeter
 from etude.rl.reconciler import Finished
@@ -121,8 +121,9 @@ def test_the_gradient_raises_what_succeeded_and_lowers_what_failed(trainer, grou
         part = microbatches(rows, 10_000)[0]
         with torch.no_grad():
             output = forward(trainer.model, part, "off", 0.5)
-            tokens = torch.from_numpy(part.tokens_bt)[:, 1:][torch.from_numpy(part.mask_bt)[:, 1:]]
-            return float(head_logprobs(predicting_hidden(output, part), trainer.model.head, tokens, 1.0).sum())
+            sampled = SampledTokens.of(part, trainer.model.device)
+            hidden = predicting_hidden(output, sampled)
+            return float(head_logprobs(hidden, trainer.model.head, sampled.tokens_n, 1.0).sum())
 
     before = logprob(True), logprob(False)
     trainer.train(0, groups)
@@ -432,7 +433,7 @@ def test_moments_that_are_not_finite_leave_nothing_behind(tmp_path) -> None:
     recipe = tiny_recipe(checkpoint_seconds=1e9)
     trainer = open_trainer(tmp_path, recipe)
     trainer.train(0, make_groups(recipe, trainer.model, 0))
-    trainer.optimizer._squares["norm.weight"].fill_(math.inf)
+    trainer.optimizer._squares.take("norm.weight", trainer.model.device).fill_(math.inf)
     with pytest.raises(NonFiniteError, match=r"no version is made of step 1: /squares/norm\.weight has 32 of 32"):
         trainer.train(1, make_groups(recipe, trainer.model, 1))
     assert WeightStore(str(tmp_path / "weights")).versions() == [0, 1]

@@ -15,7 +15,9 @@ def describe_plan(recipe: Recipe) -> str:
     lines = [dump_recipe(recipe), "# plan"]
     lines.append(f"# computing on    {plan.compute}")
     lines.append(f"# probed          {plan.pace}")
-    made = implementation_for(recipe.precision, plan.compute.device, plan.compute.dtype).by
+    made = "chosen where the device is"
+    if plan.compute.is_here:
+        made = implementation_for(recipe.precision, plan.compute.device, plan.compute.dtype).by
     lines.append(f"# experts         {made if network_of(recipe).mixture else 'none: nothing to replay or to balance'}")
     if recipe.precision.rounds:
         lines.append(f"# precision       {recipe.precision}")

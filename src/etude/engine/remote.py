@@ -52,6 +52,12 @@ class RemoteEngine:
     async def update(self, version: int) -> None:
         await self._answer("update", version, deadline=self._limits.weights_seconds)
 
+    async def rest(self) -> None:
+        await self._answer("rest", deadline=self._limits.weights_seconds)
+
+    async def wake(self) -> None:
+        await self._answer("wake", deadline=self._limits.weights_seconds)
+
     async def stats(self) -> EngineStats:
         answer: EngineStats = await self._answer("stats", deadline=self._limits.call_seconds)
         return answer

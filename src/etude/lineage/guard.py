@@ -43,16 +43,13 @@ def sole_driver(root: Path, lock: Path) -> Iterator[None]:
 def require_supported(recipe: Recipe, paths: RunPaths | None = None) -> None:
     """Raise LineageError for a recipe that a later stage could not run, before hours of training are spent on it.
     Without `paths`, the run's folder, only a dry run is asked for."""
-    if recipe.compute.device != "cpu":
-        raise LineageError(
-            f'compute.device = "{recipe.compute.device}": RL and the built-in engine run on the CPU only so far; '
-            'set compute.device = "cpu"'
-        )
-    from etude.model.precision.kernels import implementation_for  # imported here: the checks above need no torch
+    from etude.model.precision.kernels import implementation_for  # imported here: no check before needs torch
     from etude.training.compute import DTYPES
 
-    # A dtype that the recipe leaves open may be probed to be bf16, the one that kernels need, so assume that.
-    implementation_for(recipe.precision, recipe.compute.device, DTYPES.get(recipe.compute.dtype, DTYPES["bfloat16"]))
+    if _device_is_there(recipe, needed=paths is not None):
+        # A dtype that the recipe leaves open may be probed to be bf16, the one that kernels need, so assume that.
+        dtype = DTYPES.get(recipe.compute.dtype, DTYPES["bfloat16"])
+        implementation_for(recipe.precision, recipe.compute.device, dtype)
     if recipe.model.from_ and not (paths is not None and paths.model("base").exists()):
         from etude.lineage.base import find_base
 
@@ -72,3 +69,31 @@ def require_supported(recipe: Recipe, paths: RunPaths | None = None) -> None:
             f"pretrain.lookup_share = {recipe.pretrain.lookup_share:g}: look-ups are generated documents; expected "
             f'"generated" in corpus.sources, found {recipe.corpus.sources}; add it, or set pretrain.lookup_share = 0'
         )
+
+
+def _device_is_there(recipe: Recipe, *, needed: bool) -> bool:
+    """Return whether this machine has the recipe's device. Raise LineageError if it is `needed` and missing, or if it
+    cannot do what the recipe asks for."""
+    if recipe.compute.device == "cpu":
+        if recipe.compute.compile:
+            raise LineageError('compute.compile = true compiles for GPUs; leave it out, or set compute.device = "cuda"')
+        return True
+    if recipe.precision.invariant:
+        raise LineageError(
+            'precision.invariant = true: it holds on CPUs only; leave it out, or set compute.device = "cpu"'
+        )
+    if "rl" in recipe.stages and recipe.rl.mode == "sync" and not recipe.compute.deterministic:
+        raise LineageError(
+            'rl.mode = "sync" promises equal bits, which a GPU gives only on request: set compute.deterministic = true'
+        )
+    import torch
+
+    if not torch.cuda.is_available():
+        if needed:
+            raise LineageError(
+                'compute.device = "cuda": torch finds no CUDA device; set compute.device = "cpu" or run where one is'
+            )
+        return False
+    if recipe.compute.dtype != "float32" and torch.cuda.get_device_capability() < (8, 0):
+        raise LineageError(f"{torch.cuda.get_device_name()} does not compute in bfloat16; set compute.dtype = float32")
+    return True

@@ -18,7 +18,7 @@ from etude.model.checkpoints.slots import without_memory
 from etude.recipe import Recipe
 from etude.rl import evaluated_steps
 from etude.tasks.sources.microrepo.bugs import SEEN_KINDS
-from etude.training.compute import Compute, choose_compute
+from etude.training.compute import Compute, planned_compute
 
 _BYTES_PER_PARAMETER = 4 + 8 + 4 + 2
 """fp32 master weight (4), two optimizer moments (8), gradient (4) and a bf16 copy (2)."""
@@ -59,7 +59,7 @@ class RunPlan:
 
 
 def plan_run(recipe: Recipe) -> RunPlan:
-    compute = choose_compute(recipe.compute)
+    compute = planned_compute(recipe.compute)
     pace = probe(recipe, compute)
     config = network_of(recipe)
     count = parameters_of(config)

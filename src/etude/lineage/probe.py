@@ -65,16 +65,17 @@ def probe(recipe: Recipe, compute: Compute) -> Pace:
 
 def _seconds_of_token(recipe: Recipe, compute: Compute) -> float:
     compute.apply()
-    config = network_of(recipe)
-    model = Transformer(config).to(device=compute.device, dtype=compute.dtype)
-    compute_with(model, recipe.precision)
+    config, device = network_of(recipe), compute.device if compute.is_here else "cpu"
+    model = Transformer(config).to(device=device, dtype=compute.dtype)
+    if compute.is_here:
+        compute_with(model, recipe.precision)
     shape = (recipe.pretrain.batch, recipe.pretrain.length)
-    tokens = torch.randint(config.vocab_size, shape, device=compute.device)
+    tokens = torch.randint(config.vocab_size, shape, device=device)
 
     def step() -> None:
         loss = model(tokens).logits_btv.mean()
         loss.backward()
-        if compute.device == "cuda":  # kernels are launched asynchronously
+        if device == "cuda":  # kernels are launched asynchronously
             torch.cuda.synchronize()
 
     step()  # warms up

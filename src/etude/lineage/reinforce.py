@@ -198,6 +198,7 @@ async def start_engine(
         False,
         recipe.precision.model_dump(mode="json"),
         recipe.lora.model_dump(mode="json") if store else None,
+        compute.device,
     )
 
 

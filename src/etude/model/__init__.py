@@ -28,6 +28,7 @@ from etude.model.checkpoints import (
     save_trained,
     survey,
 )
+from etude.model.compiled import compile_parts
 from etude.model.config import ModelConfig
 from etude.model.errors import (
     CacheOverrun,
@@ -81,6 +82,7 @@ __all__ = [
     "checkpoint_digest",
     "checkpoint_doubts",
     "checkpoint_faults",
+    "compile_parts",
     "compute_with",
     "config_from_recipe",
     "expert_matmul",

@@ -44,6 +44,11 @@ class Cache:
         self.entries = torch.zeros(self.layers, slots + 1, groups, context, width, dtype=dtype, device=device)
         self._gathered = self.entries.new_empty(0)
 
+    def move(self, device: torch.device | str) -> None:
+        """Move the entries to a device; those of the scratch buffer are not kept."""
+        self.entries = self.entries.to(device)
+        self._gathered = self.entries.new_empty(0)
+
     def copy_prefix(self, source: int, targets: Sequence[int], length: int) -> None:
         """Copy the first `length` positions of one slot to other slots.
 
@@ -54,9 +59,10 @@ class Cache:
         self.entries[:, torch.as_tensor(targets, device=self.entries.device), :, :length] = prefix.unsqueeze(1)
 
     def step(self, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
-        """Plan a pass: lengths_b[b] tokens go to slot slots_b[b], from position starts_b[b] on. Slots are distinct."""
+        """Plan a pass: lengths_b[b] tokens go to slot slots_b[b], from position starts_b[b] on. Slots are distinct. The
+        plan is made on the CPU: tensors of another device are copied there."""
         plan = Step.plan_tight if self.invariant else Step.plan
-        return plan(self, slots_b, starts_b, lengths_b)
+        return plan(self, slots_b.cpu(), starts_b.cpu(), lengths_b.cpu())
 
     def scratch(self, pieces: int, window: int) -> Tensor:
         """Return a buffer [pieces, groups, window, width] for gathered entries. Every call reuses the same memory."""

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.model.lora import ExpertAdapters, LowRank, Product, projected
-from etude.model.placing import Gather, Spread, pair_rows, tokens_of_rows
+from etude.model.placing import Gather, Spread, count_experts, pair_rows, tokens_of_rows
 from etude.model.precision.kernels import ExpertKernels, experts_by_kernels
 from etude.model.precision.numerics import Numerics
 from etude.model.precision.rounded import rounded_experts
@@ -105,7 +105,8 @@ def experts_wide(
     weight_ne = x_nd.new_zeros(x_nd.shape[0], experts).scatter(1, experts_nk, gates_nk.to(x_nd.dtype))
 
     def spread(x_nd: Tensor, stack: Tensor) -> Tensor:
-        return F.linear(x_nd, stack.flatten(0, 1)).unflatten(-1, (experts, -1))
+        wide: Tensor = F.linear(x_nd, stack.flatten(0, 1))
+        return wide.unflatten(-1, (experts, -1))
 
     def each(x_nei: Tensor, stack: Tensor) -> Tensor:
         return torch.bmm(x_nei.transpose(0, 1), stack.mT).transpose(0, 1)
@@ -127,7 +128,7 @@ def experts_padded(
 ) -> Tensor:
     experts, choices = len(stacks[0]), experts_nk.shape[1]
     flat = experts_nk.flatten()
-    count = torch.bincount(flat, minlength=experts)
+    count = count_experts(flat, experts)
     rows = -(-int(count.max()) // ROWS_STEP) * ROWS_STEP
     row_of_pair = pair_rows(flat, count, torch.arange(experts, device=flat.device) * rows)
     x = x_nd.index_select(0, tokens_of_rows(row_of_pair, experts * rows, choices)).view(experts, rows, -1)
@@ -141,7 +142,7 @@ def experts_grouped(
 ) -> Tensor:
     experts, choices = len(stacks[0]), experts_nk.shape[1]
     flat = experts_nk.flatten()
-    count = torch.bincount(flat, minlength=experts)
+    count = count_experts(flat, experts)
     if x_nd.device.type == "cpu":
         count_up = (count + (ROWS_STEP - 1)) // ROWS_STEP * ROWS_STEP
         rows = int(count_up.sum())
@@ -161,7 +162,7 @@ def experts_tiled(
 ) -> Tensor:
     (experts, _, d), choices, rows = stacks[0].shape, experts_nk.shape[1], tile_rows(x_nd.dtype)
     flat = experts_nk.flatten()
-    count = torch.bincount(flat, minlength=experts)
+    count = count_experts(flat, experts)
     calls = -(-int(count.max()) // rows)
     turn = pair_rows(flat, count, torch.zeros_like(count))
     row_of_pair = (turn // rows * experts + flat) * rows + turn % rows

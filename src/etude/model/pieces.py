@@ -15,7 +15,7 @@ the same bits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import torch
@@ -97,6 +97,10 @@ class Pieces:
             hidden_nqs=key_ns[:, None, :] > positions_pq[piece_n, :, None],
             pairs_pc=torch.where(chunk_c < chunks_p[:, None], begin_p + chunk_c, len(piece_n)),
         )
+
+    def to(self, device: torch.device) -> Pieces:
+        tensors = (getattr(self, field.name).to(device) for field in fields(self)[1:])
+        return Pieces(self.groups, *tensors)
 
 
 @dataclass(frozen=True, slots=True)

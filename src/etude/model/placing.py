@@ -14,6 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+def count_experts(experts: Tensor, count: int, counted: Tensor | None = None) -> Tensor:
+    """Return how often each of `count` experts occurs; `counted` marks the occurrences that count, all by default.
+    Unlike bincount, this does not make the CPU wait for a GPU."""
+    flat = experts.flatten()
+    ones = flat.new_ones(1) if counted is None else counted.to(flat.dtype)
+    return flat.new_zeros(count).scatter_add_(0, flat, ones.expand_as(experts).flatten())
+
+
 def pair_rows(flat: Tensor, count: Tensor, starts: Tensor) -> Tensor:
     """Return the row of each token-expert pair. `flat` holds the expert of each pair; `count` and `starts` hold the
     number of pairs and the first row of each expert. Pairs of one expert keep their order."""
@@ -51,8 +59,7 @@ def place_pairs(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Place
     flat, choices = experts_nk.flatten(), experts_nk.shape[-1]
     pairs = flat.numel()
     rows = -(-(pairs + min(experts, pairs) * (multiple - 1)) // multiple) * multiple
-    # bincount would make the CPU wait for the GPU.
-    count = flat.new_zeros(experts).scatter_add_(0, flat, torch.ones_like(flat))
+    count = count_experts(flat, experts)
     filled = (count + (multiple - 1)) // multiple * multiple
     ends = filled.cumsum(0)
     row = pair_rows(flat, count, ends - filled)

@@ -8,6 +8,7 @@ order, so their dot products are unchanged.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -95,15 +96,20 @@ class Rotation:
     """Cosines of the angles, [B, T, 1, pairs]."""
     sin: Tensor
     interleaved: bool
+    turn: Callable[[Tensor, Tensor, Tensor, bool], Tensor]
 
     def __call__(self, x_bthd: Tensor) -> Tensor:
         """Rotate queries or keys. Dimensions beyond the last pair are left as they are."""
-        width = 2 * self.cos.shape[-1]
-        turning = x_bthd[..., :width].to(torch.float32)
-        first, second = turning.unflatten(-1, (-1, 2)).unbind(-1) if self.interleaved else turning.chunk(2, -1)
-        turned = torch.cat((first * self.cos - second * self.sin, second * self.cos + first * self.sin), dim=-1)
-        turned = turned.to(x_bthd.dtype)
-        return turned if width == x_bthd.shape[-1] else torch.cat((turned, x_bthd[..., width:]), dim=-1)
+        return self.turn(x_bthd, self.cos, self.sin, self.interleaved)
+
+
+def turned(x_bthd: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """Rotate the first dimensions, as many as there are angles for."""
+    width = 2 * cos.shape[-1]
+    turning = x_bthd[..., :width].to(torch.float32)
+    first, second = turning.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else turning.chunk(2, -1)
+    result = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x_bthd.dtype)
+    return result if width == x_bthd.shape[-1] else torch.cat((result, x_bthd[..., width:]), dim=-1)
 
 
 class Rotary:
@@ -113,13 +119,17 @@ class Rotary:
         self._frequencies = frequencies(width, rope)
         self._scale = rope.scaling.rotation_scale if isinstance(rope.scaling, Yarn) else 1.0
         self._interleaved = rope.interleaved
+        self.turn: Callable[[Tensor, Tensor, Tensor, bool], Tensor] = turned
+        """How queries and keys are rotated: `turned`, or what a compiler made of it."""
 
     def __call__(self, positions_bt: Tensor) -> Rotation:
-        angles = positions_bt.to(torch.float32)[..., None, None] * self._frequencies.to(positions_bt.device)
+        if self._frequencies.device != positions_bt.device:
+            self._frequencies = self._frequencies.to(positions_bt.device)
+        angles = positions_bt.to(torch.float32)[..., None, None] * self._frequencies
         cos, sin = angles.cos(), angles.sin()
         if self._scale != 1:
             cos, sin = cos * self._scale, sin * self._scale
-        return Rotation(cos, sin, self._interleaved)
+        return Rotation(cos, sin, self._interleaved, self.turn)
 
 
 def frequencies(width: int, rope: Rope) -> Tensor:

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from etude.model.lora import adapter_state
 from etude.model.mtp import MtpLayer
 from etude.model.norm import RMSNorm
 from etude.model.pieces import Packed
+from etude.model.placing import count_experts
 from etude.model.rope import Rotary
 from etude.model.router import Replay, Routing
 from etude.model.router import balance_loss as router_balance_loss
@@ -207,7 +208,7 @@ class Transformer(nn.Module):
         Logits are computed only at the indices `read_r` of the token list; None means all. A row's result depends on
         padding and other rows only through rounding, and not at all if the network and the cache are `invariant`.
         """
-        rotation = self.rotary(step.positions_t[None])
+        rotation = self.rotary(step.rotated_t[None])
         x = self._embed(tokens_t[None])
         routings: list[Routing] = []
         for layer, block in enumerate(self.layers):
@@ -227,7 +228,7 @@ class Transformer(nn.Module):
         if not self.mtp:
             raise ModelError("the model has no MTP head: num_nextn_predict_layers is 0")
         layer = step.of(self.config.num_hidden_layers)
-        hidden, _ = self.mtp[0](self._embed(next_t[None]), hidden_th[None], self.rotary(step.positions_t[None]), layer)
+        hidden, _ = self.mtp[0](self._embed(next_t[None]), hidden_th[None], self.rotary(step.rotated_t[None]), layer)
         return self.logits_of(hidden[0, read_r])
 
     def balance(self, load_le: Tensor, rate: float, mtp_load_ke: Tensor | None = None) -> None:
@@ -245,6 +246,10 @@ class Transformer(nn.Module):
     def _embed(self, tokens: Tensor) -> Tensor:
         x: Tensor = self.embed_tokens(tokens)
         return x if self.config.embedding_scale == 1 else x * self.config.embedding_scale
+
+    @property
+    def device(self) -> torch.device:
+        return cast(torch.device, self.embed_tokens.weight.device)
 
     @property
     def head(self) -> Head:
@@ -284,10 +289,10 @@ class Transformer(nn.Module):
 
     def _load(self, routings: list[Routing], documents_bt: Tensor | None) -> Tensor:
         experts = self.config.n_routed_experts
-        chosen = [r.experts_nk if documents_bt is None else r.experts_nk[documents_bt.flatten() >= 0] for r in routings]
-        if not chosen:
+        if not routings:
             return torch.zeros(0, experts, dtype=torch.int64, device=self.embed_tokens.weight.device)
-        return torch.stack([torch.bincount(e.flatten(), minlength=experts) for e in chosen])
+        counted_n1 = None if documents_bt is None else documents_bt.reshape(-1, 1) >= 0
+        return torch.stack([count_experts(routing.experts_nk, experts, counted_n1) for routing in routings])
 
     @staticmethod
     def _mixtures(modules: nn.ModuleList) -> list[MixtureOfExperts]:

@@ -16,6 +16,7 @@ from etude.model import (
     UnsupportedCheckpoint,
     begin_adapters,
     checkpoint_digest,
+    compile_parts,
     compute_with,
     head_cross_entropy,
     load_hf,
@@ -64,7 +65,9 @@ class StageContext:
         become the copy in the compute dtype."""
         model = model.to(self.compute.device)
         compute_with(model, self.recipe.precision)
-        return MasterWeights(model, self.compute.dtype)
+        if self.recipe.compute.compile:
+            compile_parts(model)
+        return MasterWeights(model, self.compute.dtype, self.recipe.compute.offload)
 
 
 def file_digest(path: Path) -> str:

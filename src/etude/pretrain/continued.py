@@ -16,7 +16,15 @@ import torch
 
 from etude.corpus import Mixture, TraceRows
 from etude.journal import Journal, RunPaths
-from etude.model import begin_adapters, changing_buffers, compute_with, load_hf, save_trained, served_state
+from etude.model import (
+    begin_adapters,
+    changing_buffers,
+    compile_parts,
+    compute_with,
+    load_hf,
+    save_trained,
+    served_state,
+)
 from etude.pretrain.context import Rows
 from etude.pretrain.sft import demonstration_losses
 from etude.recipe import Recipe
@@ -49,10 +57,12 @@ class ContinuedTrainer:
         """Number of finished rounds, which is also the number of the last published version."""
         self.metrics: dict[str, Any] = {}
         self.compute.apply()
-        started_from = load_hf(self.paths.model(self.recipe.before("continued")))
+        started_from = load_hf(self.paths.model(self.recipe.before("continued")), device=self.compute.device)
         self.model = begin_adapters(started_from, self.recipe.lora, self.recipe.seed)
         compute_with(self.model, self.recipe.precision)
-        self.masters = MasterWeights(self.model, self.compute.dtype)
+        if self.recipe.compute.compile:
+            compile_parts(self.model)
+        self.masters = MasterWeights(self.model, self.compute.dtype, self.recipe.compute.offload)
         self.optimizer = build_optimizer(
             self.model, self.recipe.continued.optimizer, _UNKNOWN_END, masters=self.masters
         )

@@ -61,6 +61,8 @@ def run_stage(name: str, run: Path, recipe: Recipe) -> Iterator[dict[str, Any]]:
     folder.mkdir(parents=True, exist_ok=True)
     compute = remembered_compute(folder / "compute.json", recipe.compute)
     compute.apply()
+    if compute.device != "cpu":
+        compute.require_determinism(recipe.compute)
     torch.manual_seed(recipe.seed)
     context = StageContext(run, recipe, compute, name)
     plan = _plan(context)

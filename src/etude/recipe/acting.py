@@ -154,6 +154,7 @@ class HarnessRecipe(Section):
 
 
 class EngineRecipe(Section):
+    LATER: ClassVar[frozenset[str]] = frozenset({"gpu_gib"})
     slots: int = Field(96, ge=1)
     """Maximum number of sequences decoded in one batch. Run more rollouts than slots, so that the batch stays full."""
     context: int = Field(512, ge=32)
@@ -166,6 +167,9 @@ class EngineRecipe(Section):
     """Number of finished sequences whose KV cache is kept, so that later prompts can reuse their prefixes."""
     threads: int = Field(1, ge=0)
     """Number of CPU threads of the engine; 0 means one per available core."""
+    gpu_gib: float = Field(0.0, ge=0)
+    """Maximum memory of the engine on a GPU, in GiB, so that the trainer has the rest; 0 sets no limit. The weights and
+    the cache of all `slots` and `cache_slots` must fit."""
 
 
 class EvaluationRecipe(Section):

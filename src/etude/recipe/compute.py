@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -10,11 +10,22 @@ from etude.recipe.section import Section
 
 
 class ComputeRecipe(Section):
+    LATER: ClassVar[frozenset[str]] = frozenset({"compile", "deterministic", "offload"})
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of training and inference."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Compute dtype. "auto" is bfloat16 on CUDA; on a CPU, a one-second probe chooses the faster one. Master weights
     are always fp32."""
+    offload: Literal["none", "moments", "masters"] = "none"
+    """What a GPU leaves in the CPU's memory between steps: nothing, the optimizer's moments (4 to 8 bytes per
+    parameter), or these and the fp32 master weights (4 more). Each step copies them to the GPU and back, at some tens
+    of GB/s each way. It does not change the result."""
+    compile: bool = False
+    """Whether norms, rotary positions and dense feed-forwards are compiled for training on a GPU. Steps are faster, the
+    first ones take up to a minute, and results differ in their last bits."""
+    deterministic: bool = False
+    """Whether a GPU computes the same bits each time, as CPUs always do. It is slower there; `rl.mode = "sync"` needs
+    it."""
     threads: int = Field(0, ge=0)
     """Number of CPU threads of a stage that runs alone; 0 means one per core that this process may use."""
 

@@ -126,6 +126,10 @@ class Recipe(Section):
                 )
         if self.pretrain.balance_rate != PretrainRecipe().balance_rate:
             raise ValueError("pretrain.balance_rate moves routers' biases, which stay as they are under lora.rank")
+        if self.compute.offload != "none":
+            raise ValueError(
+                "compute.offload moves optimizer states to the host; those of adapters are small: leave it out"
+            )
         if "experts" in self.lora.targets and (self.precision.rounds or self.precision.by_kernels):
             raise ValueError(
                 "lora.targets names experts, which compute in plain torch then: leave out experts there, or "

@@ -81,7 +81,9 @@ class ReplayRecipe(Section):
 
 class RlRecipe(Section):
     # RL without draft_loss left the MTP heads as they were: another result, but of no other stage or evaluation.
-    LATER: ClassVar[frozenset[str]] = frozenset({"trust_by", "trust_difference", "draft_loss", "checkpoint_seconds"})
+    LATER: ClassVar[frozenset[str]] = frozenset(
+        {"trust_by", "trust_difference", "draft_loss", "checkpoint_seconds", "take_turns"}
+    )
 
     mode: Literal["async", "sync"] = "async"
     """Whether RL samples and trains at the same time ("async"), or alternates between both ("sync"), which is
@@ -134,6 +136,9 @@ class RlRecipe(Section):
     probe_every: int = Field(10, ge=1)
     """Number of steps between probes of router replay. A probe computes the batch's log-probs three times (without
     replay, with it, with its filter) and measures how far each differs from the engine's."""
+    take_turns: bool = False
+    """Whether trainer and engine use a GPU in turns, where it does not hold both at once: while the trainer takes a
+    step, the engine stops and moves its weights and cache to the CPU's memory."""
     trainer_threads: int = Field(1, ge=0)
     """Number of CPU threads of the trainer while the engine samples; 0 means one per available core."""
     evaluate_every: int = Field(10, ge=0)

@@ -12,6 +12,8 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerRecipe(Section):
+    LATER: ClassVar[frozenset[str]] = frozenset({"moments"})
+
     name: Literal["adamw", "muon"] = "adamw"
     """Optimizer. "muon" orthogonalises the updates of matrices, per head and per expert, and uses AdamW for embeddings,
     norms and routers."""
@@ -21,6 +23,9 @@ class OptimizerRecipe(Section):
     """Decay rates of AdamW's first and second moment."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Nesterov momentum of Muon."""
+    moments: Literal["float32", "8bit"] = "float32"
+    """How moments are stored. AdamW has two per parameter, Muon one: 8 or 4 bytes in float32. "8bit" takes a quarter of
+    it, with a scale for every 256 numbers, and rounds them after each step."""
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled weight decay, as in AdamW."""
     grad_clip: float = Field(1.0, gt=0)

@@ -87,6 +87,7 @@ async def gather_crew(
         sync,
         plain["precision"],
         plain["lora"],
+        compute.device,
     )
     workers = [await start_worker(f"worker-{number}", "train") for number in range(recipe.rl.workers)]
     evaluator = None if recipe.rl.evaluate_after else await start_worker("evaluator", "dev")

@@ -28,8 +28,8 @@ def drafted_tokens(rows: Sequence[Row], heads: int) -> list[Tensor]:
 def draft_loss(model: Transformer, output: Output, part: RowBatch, totals: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Return a microbatch's share of the heads' loss, whose gradient reaches the heads alone, and of the probability
     that a draft of the first head is accepted. `totals` are the `drafted_tokens` of the whole minibatch."""
-    mask_bt = torch.from_numpy(part.mask_bt)
+    tokens_bt, mask_bt = (torch.from_numpy(array).to(model.device) for array in (part.tokens_bt, part.mask_bt))
     weights = [F.pad(mask_bt[:, _FIRST + head :], (0, 1)) for head in range(len(totals))]  # the last row drafts nothing
     with trunk_frozen(model):
-        heads = model.mtp_hidden(detached(output), torch.from_numpy(part.tokens_bt))
+        heads = model.mtp_hidden(detached(output), tokens_bt)
         return heads_divergence(model, heads, detached(output), weights, totals)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from etude.model import Head
 from etude.model.head_losses import head_loss, slope_of_chosen, tempered
+from etude.rl.forward import SampledTokens
 from etude.rl.trust import TrustRegion
 
 
@@ -34,22 +35,16 @@ class LossParts:
 def policy_loss(
     hidden_nh: Tensor,
     head: Head,
-    tokens_bt: Tensor,
-    mask_bt: Tensor,
-    engine_logprobs_bt: Tensor,
-    advantages_b: Tensor,
+    sampled: SampledTokens,
     *,
     temperature: float,
     ratio_cap: float,
     trust: TrustRegion,
     constant: float,
 ) -> LossParts:
-    """Return the loss of a microbatch. `hidden_nh` are the hidden states that predict the tokens which `mask_bt` marks,
-    row by row. Their logits exist for one chunk of tokens at a time."""
-    predicted = mask_bt[:, 1:]
-    tokens_n = tokens_bt[:, 1:][predicted]
-    engine_n = engine_logprobs_bt[:, 1:][predicted]
-    advantage_n = advantages_b.unsqueeze(1).expand_as(predicted)[predicted]
+    """Return the loss of a microbatch. `hidden_nh` are the hidden states that predict the sampled tokens. Their logits
+    exist for one chunk of tokens at a time."""
+    tokens_n, engine_n, advantage_n = sampled.tokens_n, sampled.engine_n, sampled.advantages_n
     delta_n, entropy_n = torch.empty_like(engine_n), torch.empty_like(engine_n)
     capped_n, clipped_n = (torch.empty_like(tokens_n, dtype=torch.bool) for _ in range(2))
 

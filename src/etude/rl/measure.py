@@ -13,7 +13,7 @@ from torch import Tensor
 from etude.model import Output, Transformer, head_logprobs
 from etude.recipe.rl import RlRecipe
 from etude.rl.batch import Row, RowBatch, TrainingGroup, microbatches, trace_rows
-from etude.rl.forward import ReplayMode, forward, predicting_hidden
+from etude.rl.forward import ReplayMode, SampledTokens, forward, predicting_hidden
 from etude.rl.loss import LossParts
 
 
@@ -134,10 +134,7 @@ def reference_kl(reference: Transformer, groups: Sequence[TrainingGroup], recipe
 
 
 def _deltas(model: Transformer, part: RowBatch, mode: ReplayMode, recipe: RlRecipe) -> tuple[Tensor, Tensor]:
-    output = forward(model, part, mode, recipe.replay.threshold)
-    mask = torch.from_numpy(part.mask_bt)
-    predicted = mask[:, 1:]
-    tokens = torch.from_numpy(part.tokens_bt)[:, 1:][predicted]
-    logp = head_logprobs(predicting_hidden(output, part), model.head, tokens, recipe.temperature)
-    engine = torch.from_numpy(part.logprobs_bt)[:, 1:][predicted]
-    return logp - engine, torch.from_numpy(part.versions_bt)[:, 1:][predicted]
+    """Return the network's minus the engine's log-prob of each sampled token, and the token's version, on the CPU."""
+    output, sampled = forward(model, part, mode, recipe.replay.threshold), SampledTokens.of(part, model.device)
+    logp = head_logprobs(predicting_hidden(output, sampled), model.head, sampled.tokens_n, recipe.temperature)
+    return (logp - sampled.engine_n).cpu(), torch.from_numpy(part.versions_bt[:, 1:][part.mask_bt[:, 1:]])

@@ -232,8 +232,12 @@ class RlRun:
     async def _train(self, action: TrainStarted) -> None:
         groups = [self._group(index, self.machine.live[index], self.finished) for index in action.groups]
         begun = time.monotonic()
+        if self.rl.take_turns:
+            await self.crew.rollouts.rest()
         metrics = await self._ask_trainer(action.step, "train", action.step, groups, deadline=self.limits.train_seconds)
         await self._swap(action.step + 1)
+        if self.rl.take_turns:
+            await self.crew.rollouts.wake()
         row = {"step": action.step + 1, "total": self.rl.steps, "seconds": time.monotonic() - begun, **metrics}
         self.update(row | {"engine": asdict(await self.crew.rollouts.stats())})
         await self._evaluate_if_due(action.step + 1)

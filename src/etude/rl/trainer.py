@@ -21,6 +21,7 @@ from etude.model import (
     adapter_state,
     begin_adapters,
     changing_buffers,
+    compile_parts,
     compute_with,
     load_hf,
     prepare,
@@ -33,14 +34,14 @@ from etude.pretrain.draft import heads_learn
 from etude.recipe import Recipe
 from etude.rl.batch import RowBatch, TrainingGroup, microbatches
 from etude.rl.drafts import draft_loss, drafted_tokens
-from etude.rl.forward import forward, predicting_hidden
+from etude.rl.forward import SampledTokens, forward, predicting_hidden
 from etude.rl.loss import policy_loss
 from etude.rl.measure import StepMeter, most_sampled_version, probe_replay, reference_kl
 from etude.rl.scoring import ScoredBatch, score_groups
 from etude.rl.trust import trust_region
 from etude.training import Compute, MasterWeights, TrainingError, build_optimizer
 from etude.training.checkpoint import latest_checkpoint, load_checkpoint, require_finite, save_checkpoint
-from etude.weights import CorruptVersion, RawTensor, Tensors, VersionExists, WeightStore
+from etude.weights import CorruptVersion, HeldVersion, RawTensor, Tensors, VersionExists, WeightStore
 from etude.weights.torch_bridge import from_state_dict, into_module, to_torch
 
 _SAVE_SHARE = 20
@@ -67,22 +68,24 @@ class RlTrainer:
         """Number of steps done; also the number of the version that these weights are."""
         self.metrics: dict[str, Any] = {}
         torch.set_num_threads(self.compute.threads)
-        # Not use_deterministic_algorithms: it imports the compiler, which takes seconds and creates folders of its own.
-        torch.set_deterministic_debug_mode("error")
-        self.model = self._begun(load_hf(self._started_from()))
+        self.compute.require_determinism(self.recipe.compute)
+        self.model = self._begun(load_hf(self._started_from(), device=self.compute.device))
         compute_with(self.model, self.recipe.precision)
+        if self.recipe.compute.compile:
+            compile_parts(self.model)
         self.reference = self._policy() if self.rl.reward.kl else None
         self.optimizer = build_optimizer(
             self.model,
             self.rl.optimizer,
             self.rl.steps * self.rl.minibatches,
-            masters=MasterWeights(self.model, self.compute.dtype),
+            masters=MasterWeights(self.model, self.compute.dtype, self.recipe.compute.offload),
         )
         self.probed: Policy | None = None
         """The policy whose expert replay was measured last; it exists from the first measurement on."""
         self._resume()
         self._saved, self._save_seconds = time.monotonic(), 0.0
         self.store = WeightStore(store, anchor_every=self.recipe.weights.anchor_every)
+        self._held = HeldVersion(store)
         self._base: tuple[int, Tensors] | None = None
         """The version published last, its number and tensors: the next one is stored as a delta on it. None if it has
         to be read from the store."""
@@ -124,6 +127,8 @@ class RlTrainer:
         if self._save_is_due():
             self._save()
         self.metrics |= self._publish(tensors)
+        if self.rl.take_turns and self.compute.device == "cuda":
+            torch.cuda.empty_cache()
         self.journal.metrics(step=self.step, **{k: v for k, v in self.metrics.items() if isinstance(v, int | float)})
         self._wait_for_rollouts()
         return self.metrics
@@ -145,13 +150,11 @@ class RlTrainer:
 
     def _accumulate(self, part: RowBatch, meter: StepMeter, drafted: Sequence[torch.Tensor]) -> None:
         output = forward(self.model, part, self.rl.replay.mode, self.rl.replay.threshold)
+        sampled = SampledTokens.of(part, self.model.device)
         parts = policy_loss(
-            predicting_hidden(output, part),
+            predicting_hidden(output, sampled),
             self.model.head,
-            torch.from_numpy(part.tokens_bt),
-            torch.from_numpy(part.mask_bt),
-            torch.from_numpy(part.logprobs_bt),
-            torch.from_numpy(part.advantages_b),
+            sampled,
             temperature=self.rl.temperature,
             ratio_cap=self.rl.ratio_cap,
             trust=trust_region(self.rl),
@@ -192,7 +195,7 @@ class RlTrainer:
         from, prepared for inference with `serve` as the engine does."""
         if adapters := adapter_state(self.model):
             return {name: tensor.detach().clone() for name, tensor in adapters.items()}
-        model = load_hf(self._started_from(), dtype=self.compute.dtype)
+        model = load_hf(self._started_from(), dtype=self.compute.dtype, device=self.compute.device)
         compute_with(model, self.recipe.precision)
         serve(model)
         return model
@@ -278,6 +281,7 @@ class RlTrainer:
         try:
             manifest = self.store.publish(self.step, tensors, base=base)
             self._base = (self.step, tensors)
+            self._held.hold(manifest, tensors)
         except VersionExists as error:
             if self.step == 0:  # the store is that of another run
                 raise

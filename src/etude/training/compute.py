@@ -43,10 +43,24 @@ class Compute:
         """Name of the GPU; empty on CPU."""
         return torch.cuda.get_device_name() if self.device == "cuda" else ""
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this machine has the device. A plan can be made without it, with the speed of this CPU."""
+        return self.device == "cpu" or torch.cuda.is_available()
+
     def apply(self) -> None:
         """Set torch's thread count, which holds for the calling thread only: every thread that trains must call
         this."""
         torch.set_num_threads(self.threads)
+
+    def require_determinism(self, recipe: ComputeRecipe) -> None:
+        """Make torch raise an error where an operation might not give the same bits each time; on a GPU only if the
+        recipe asks for it. Call it before the first use of the GPU."""
+        if self.device != "cpu" and not recipe.deterministic:
+            return
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic with a fixed workspace
+        # Not use_deterministic_algorithms: it imports the compiler, which takes seconds and creates folders of its own.
+        torch.set_deterministic_debug_mode("error")
 
     def __str__(self) -> str:
         return f"{self.device}, {self.dtype_name}, {self.threads} threads ({self.reason})"
@@ -69,6 +83,19 @@ def choose_compute(recipe: ComputeRecipe) -> Compute:
         torch.set_num_threads(before)
     chosen = "bfloat16" if half > full * _BF16_GAIN else "float32"
     return Compute("cpu", chosen, threads, f"probe: fp32 {full:.0f}, bf16 {half:.0f} GFLOP/s")
+
+
+def planned_compute(recipe: ComputeRecipe) -> Compute:
+    """Choose as `choose_compute` does, also on a machine without the recipe's GPU, for a plan."""
+    if recipe.device == "cpu" or torch.cuda.is_available():
+        return choose_compute(recipe)
+    dtype = "bfloat16" if recipe.dtype == "auto" else recipe.dtype
+    return Compute(
+        recipe.device,
+        dtype,
+        recipe.threads or len(os.sched_getaffinity(0)),
+        "no CUDA device is here: seconds are those of this CPU",
+    )
 
 
 def remembered_compute(path: Path, recipe: ComputeRecipe) -> Compute:

@@ -56,11 +56,11 @@ def back_propagate(optim: Optim, parts: Iterable[StepLoss]) -> tuple[float, int,
     time. Return the sums of their losses, tokens and metrics."""
     loss, tokens, metrics = 0.0, 0, dict[str, float]()
     for part in parts:
-        value = float(part.loss.detach())
-        if not math.isfinite(value):
-            raise NonFiniteError(f"the loss of step {optim.finished} is {value}: lower the learning rate")
         part.loss.backward()
         optim.accumulate()
+        value = float(part.loss.detach())  # after the backward pass has begun, because a GPU is waited for here
+        if not math.isfinite(value):
+            raise NonFiniteError(f"the loss of step {optim.finished} is {value}: lower the learning rate")
         loss, tokens = loss + value, tokens + part.tokens
         for name, share in part.metrics.items():
             metrics[name] = metrics.get(name, 0.0) + share

@@ -15,11 +15,14 @@ from torch import Tensor, nn
 
 from etude.recipe.training import OptimizerRecipe
 from etude.training.errors import NonFiniteError
+from etude.training.kept import BlockNumbers, FullNumbers, Kept, groups_of
 from etude.training.masters import MasterWeights
 from etude.training.muon import Blocks, blocks_of, idle_experts, muon_updates
 from etude.training.schedule import learning_rate
 
 _ADAM_EPS = 1e-8
+_AT_ONCE = 1 << 26
+"""Maximum number of numbers that are updated at once where their states are copied first: 256 MB for each state."""
 _HEADS = "mtp."
 """Beginning of the names of the MTP heads' parameters."""
 
@@ -47,8 +50,14 @@ class Optim:
         self.total_steps = total_steps
         self.finished = 0
         self._blocks = blocks
-        self._moments: dict[str, Tensor] = {}
-        self._squares: dict[str, Tensor] = {}
+        away = masters.offload != "none"
+        self._moments: Kept = FullNumbers(away=away)
+        self._squares: Kept = FullNumbers(away=away)
+        if recipe.moments == "8bit":
+            self._moments, self._squares = BlockNumbers(signed=True, away=away), BlockNumbers(signed=False, away=away)
+        copied = away or recipe.moments == "8bit"
+        self._at_once = _AT_ONCE if copied else None
+        """Maximum number of numbers whose states are on the device as fp32 at once; None if all states always are."""
         self._counts: dict[str, int] = {}
 
     def rate(self) -> float:
@@ -72,15 +81,15 @@ class Optim:
         lr = self.rate()
         norm = self._clip({name: gradients[name] for name in names})
         for name in names:
-            if name not in self._moments:
-                self._moments[name] = torch.zeros_like(self.masters.masters[name])
-                if name not in self._blocks:
-                    self._squares[name] = torch.zeros_like(self.masters.masters[name])
             self._counts[name] = self._counts.get(name, 0) + 1
-        self._muon([name for name in names if name in self._blocks], gradients, lr)
-        self._adamw([name for name in names if name not in self._blocks], gradients, lr)
+        sizes = {name: gradients[name].numel() for name in names}
+        for group in groups_of([name for name in names if name in self._blocks], sizes, self._at_once):
+            self._muon(group, gradients, lr)
+        for group in groups_of([name for name in names if name not in self._blocks], sizes, self._at_once):
+            self._adamw(group, gradients, lr)
         self.masters.drop_gradients()
-        self.masters.publish()
+        if not self.masters.away:
+            self.masters.publish()
         self.finished += 1
         return {"lr": lr, "grad_norm": norm}
 
@@ -89,20 +98,33 @@ class Optim:
             "finished": self.finished,
             "counts": dict(self._counts),
             "masters": self.masters.state_dict(),
-            "moments": dict(self._moments),
-            "squares": dict(self._squares),
+            "moments": self._moments.state_dict(),
+            "squares": self._squares.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.masters.load_state_dict(state["masters"])
         self.finished = int(state["finished"])
         self._counts = {name: int(count) for name, count in state["counts"].items()}
-        self._moments = {name: self._like(name, tensor) for name, tensor in state["moments"].items()}
-        self._squares = {name: self._like(name, tensor) for name, tensor in state["squares"].items()}
+        shapes = {name: parameter.shape for name, parameter in self.masters.parameters.items()}
+        device = next(iter(self.masters.parameters.values())).device
+        self._moments.load(state["moments"], shapes, device)
+        self._squares.load(state["squares"], shapes, device)
 
-    def _like(self, name: str, tensor: Tensor) -> Tensor:
-        # Copy into fresh storage with the usual alignment: kernels may round differently on other alignments.
-        return torch.empty_like(self.masters.masters[name]).copy_(tensor)
+    def _taken(self, kept: Kept, names: list[str], gradients: dict[str, Tensor]) -> list[Tensor]:
+        """Return what is kept for these parameters, zeros at first, as fp32 on their gradients' device."""
+        return [
+            kept.take(name, gradients[name].device) if name in kept else torch.zeros_like(gradients[name])
+            for name in names
+        ]
+
+    def _put(self, names: list[str], masters: list[Tensor], states: dict[Kept, list[Tensor]]) -> None:
+        """Store masters and moments after an update."""
+        for name, master in zip(names, masters, strict=True):
+            self.masters.put(name, master)
+        for kept, tensors in states.items():
+            for name, tensor in zip(names, tensors, strict=True):
+                kept.put(name, tensor)
 
     def _clip(self, gradients: dict[str, Tensor]) -> float:
         """Clip the gradients of the MTP heads and all others, each by their own norm: no gradient of the heads' loss
@@ -122,10 +144,8 @@ class Optim:
         return norm
 
     def _muon(self, names: list[str], gradients: dict[str, Tensor], lr: float) -> None:
-        if not names:
-            return
-        masters = [self.masters.masters[name] for name in names]
-        moments = [self._moments[name] for name in names]
+        masters = [self.masters.take(name) for name in names]
+        moments = self._taken(self._moments, names, gradients)
         fresh = [gradients[name] for name in names]
         idle = [idle_experts(gradient) for gradient in fresh]  # now, because `fresh` is overwritten
         torch._foreach_lerp_(moments, fresh, 1.0 - self.recipe.momentum)
@@ -138,23 +158,24 @@ class Optim:
                 update.masked_fill_(mask, 0.0)
                 master.mul_(torch.where(mask, 1.0, 1.0 - lr * self.recipe.weight_decay))
         torch._foreach_add_(masters, updates, alpha=-lr)
+        self._put(names, masters, {self._moments: moments})
 
     def _adamw(self, names: list[str], gradients: dict[str, Tensor], lr: float) -> None:
-        if not names:
-            return
-        device = self.masters.masters[names[0]].device
+        masters = [self.masters.take(name) for name in names]
+        moments = self._taken(self._moments, names, gradients)
+        squares = self._taken(self._squares, names, gradients)
+        counts = torch.tensor([float(self._counts[name]) for name in names], device=masters[0].device).unbind()
         for decayed in (True, False):  # norms and biases do not decay
-            group = [name for name in names if (self.masters.masters[name].ndim > 1) == decayed]
+            group = [place for place, master in enumerate(masters) if (master.ndim > 1) == decayed]
             if not group:
                 continue
-            counts = torch.tensor([float(self._counts[name]) for name in group], device=device)
             torch._fused_adamw_(
-                [self.masters.masters[name] for name in group],
-                [gradients[name] for name in group],
-                [self._moments[name] for name in group],
-                [self._squares[name] for name in group],
+                [masters[place] for place in group],
+                [gradients[names[place]] for place in group],
+                [moments[place] for place in group],
+                [squares[place] for place in group],
                 [],
-                list(counts.unbind()),
+                [counts[place] for place in group],
                 lr=lr,
                 beta1=self.recipe.betas[0],
                 beta2=self.recipe.betas[1],
@@ -163,6 +184,7 @@ class Optim:
                 amsgrad=False,
                 maximize=False,
             )
+        self._put(names, masters, {self._moments: moments, self._squares: squares})
 
     def _decay(self, masters: list[Tensor], lr: float) -> None:
         """Decoupled weight decay. Callers leave out norms and biases."""

@@ -13,6 +13,7 @@ from etude.weights.errors import (
     WeightsError,
     WrongBase,
 )
+from etude.weights.in_memory import HeldVersion, read_held
 from etude.weights.manifest import Entry, Manifest
 from etude.weights.store import WeightStore
 from etude.weights.tensor import ITEM_SIZES, RawTensor, Tensors
@@ -22,6 +23,7 @@ __all__ = [
     "CorruptVersion",
     "DoesNotFit",
     "Entry",
+    "HeldVersion",
     "Manifest",
     "MissingVersion",
     "RawTensor",
@@ -32,4 +34,5 @@ __all__ = [
     "WeightStore",
     "WeightsError",
     "WrongBase",
+    "read_held",
 ]

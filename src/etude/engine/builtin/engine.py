@@ -85,7 +85,10 @@ class BuiltinEngine:
             lockstep=lockstep,
         )
         dtype = model.embed_tokens.weight.dtype
-        self._cache = Cache(config, self._scheduler.rows, recipe.context, dtype, invariant=model.invariant)
+        self._device = model.embed_tokens.weight.device
+        self._cache = Cache(
+            config, self._scheduler.rows, recipe.context, dtype, self._device, invariant=model.invariant
+        )
         self._rows = Rows(
             self._scheduler.rows, recipe.context, config.moe_layers, config.num_experts_per_tok, config.vocab_size
         )
@@ -93,8 +96,9 @@ class BuiltinEngine:
         self._live: list[str] = []
         self._active: Ints = np.zeros(0, np.int64)
         """Indices of the cache rows that decode now, in the order in which their requests (`_live`) began."""
-        self._draft = Draft.none(0, config.vocab_size)
+        self._draft = Draft.none(0, config.vocab_size, self._device)
         self.counters = EngineStats(version=version)
+        self._rests = False
 
     @property
     def info(self) -> EngineInfo:
@@ -109,7 +113,7 @@ class BuiltinEngine:
 
     @property
     def busy(self) -> bool:
-        return self._scheduler.busy
+        return self._scheduler.busy and not self._rests
 
     @property
     def swappable(self) -> bool:
@@ -169,12 +173,34 @@ class BuiltinEngine:
         self.counters.swaps += 1
         self.counters.deltas_applied += int(delta)
 
+    def rest(self) -> None:
+        """Move weights and cache to the CPU, and decode nothing, until `wake`: another process needs the GPU. Requests
+        wait. Weights can be swapped meanwhile."""
+        self._rests = True
+        self._move("cpu")
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        """Go on where `rest` interrupted."""
+        if self._rests:
+            self._move(self._device)
+            self._rests = False
+
+    def _move(self, device: torch.device | str) -> None:
+        self._model.to(device)
+        prepare(self._model)  # what it caches is not moved
+        self._cache.move(device)
+        self._draft = self._draft.to(device)
+
     def stats(self) -> EngineStats:
         return replace(self.counters, running=self._scheduler.running, waiting=self._scheduler.waiting)
 
     @torch.inference_mode()
     def step(self) -> list[Answer]:
         """Admit requests, decode one step, and return the answers to the requests that ended."""
+        if self._rests:
+            return []
         admissions = self._scheduler.admit()
         if admissions:
             self._begin(admissions)
@@ -233,8 +259,8 @@ class BuiltinEngine:
         rows, active = self._rows, self._active
         positions = rows.position[active]
         feeding = Feeding.of(rows, active, np.zeros_like(active), self._cache)
-        out = self._model.extend(feeding.tokens(), feeding.step, feeding.pending_b)
-        feeding.write_experts(out.experts_tlk)
+        tokens, pending = feeding.tokens()
+        out = self._model.extend(tokens, feeding.step, pending)
         tempered = Tempered.of(out.logits_rv, torch.from_numpy(rows.temperatures[active]))
         tokens = tempered.draw(uniforms(rows.seeds[active], positions + 1, Stream.TOKEN))
         totals = tempered.totals()
@@ -244,23 +270,26 @@ class BuiltinEngine:
             accepted_b=torch.zeros_like(tokens, dtype=torch.bool),
             finite_b=torch.isfinite(totals),
         ).on_host()
+        feeding.write_experts(out.experts_tlk)
         return self._end_all(sampled, *self._take(sampled))
 
     def _step_with_drafts(self) -> list[Answer]:
         rows, active, draft = self._rows, self._active, self._draft
         positions, seeds, temperatures = rows.position[active], rows.seeds[active], rows.temperatures[active]
-        there = draft.valid_b.numpy()
+        there = draft.valid_b.numpy(force=True)
         feeding = Feeding.of(rows, active, there.astype(np.int64), self._cache)
-        tokens = feeding.tokens()
-        drafts = feeding.pending_b[draft.valid_b] + 1
-        tokens[drafts] = draft.tokens_b[draft.valid_b]
+        tokens, pending = feeding.tokens()
+        # A row without a draft gets its pending token once more.
+        tokens.index_copy_(
+            0, pending + draft.valid_b, torch.where(draft.valid_b, draft.tokens_b, tokens.index_select(0, pending))
+        )
         # A row without a draft has logits at one position only: its second column repeats the first and is never used.
-        read_b2 = torch.stack((feeding.pending_b, feeding.pending_b + draft.valid_b), dim=1)
+        read_b2 = torch.stack((pending, pending + draft.valid_b), dim=1)
         out = self._model.extend(tokens, feeding.step, read_b2.flatten())
-        feeding.write_experts(out.experts_tlk)
         sampled = verify(
             out.logits_rv.unflatten(0, (-1, 2)), draft, torch.from_numpy(temperatures), seeds, positions + 1
         ).on_host()
+        feeding.write_experts(out.experts_tlk)
         ahead = sampled.accepted_b.numpy()
         rows.drafted[active] += there
         rows.accepted[active] += ahead
@@ -270,8 +299,8 @@ class BuiltinEngine:
         # The draft head also processes rows that end in this step, because their entries stay cached for reuse. Entries
         # of a rejected draft are overwritten when its position is fed again.
         on = ~done
-        read = (feeding.pending_b + sampled.accepted_b)[torch.from_numpy(on)]
-        logits = self._model.draft(out.hidden_th, feeding.following(), feeding.step, read)
+        following, read = feeding.following((feeding.pending_b + sampled.accepted_b)[torch.from_numpy(on)])
+        logits = self._model.draft(out.hidden_th, following, feeding.step, read)
         answers = self._end_all(sampled, stopped, done)
         self._draft = propose(logits, torch.from_numpy(temperatures[on]), seeds[on], positions[on] + 2 + ahead[on])
         return answers

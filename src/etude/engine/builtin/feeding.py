@@ -15,6 +15,7 @@ from torch import Tensor
 from etude.engine.builtin.rows import Ints, Rows
 from etude.model import Cache
 from etude.model.step import Step
+from etude.model.transfer import to_cpu, to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Feeding:
     """The position of each token in its cache row."""
     pending_b: Tensor
     """For each live row, the index of its pending token (its last, not yet fed) among the tokens that this step feeds.
-    If the row has a draft token, that is the next one."""
+    If the row has a draft token, that is the next one. On the CPU."""
 
     @classmethod
     def of(cls, rows: Rows, active: Ints, drafted_b: np.ndarray, cache: Cache) -> Feeding:
@@ -42,18 +43,26 @@ class Feeding:
         pending = step.first_b + torch.from_numpy(lengths - 1 - drafted_b)
         return cls(rows, step, active[step.rows_t.numpy()], positions, pending)
 
-    def tokens(self) -> Tensor:
-        """Ids of all fed tokens but the drafts, which the caller fills in."""
-        return torch.from_numpy(self.rows.tokens[self.owner_t, self.positions_t])
+    def tokens(self) -> tuple[Tensor, Tensor]:
+        """Return the ids of all fed tokens but the drafts, which the caller fills in, and `pending_b`, both on the
+        network's device."""
+        tokens, pending = to_device([self._ids(0), self.pending_b], self.step.rotated_t.device)
+        return tokens, pending
 
-    def following(self) -> Tensor:
-        """The token after each fed one, which the draft head reads together with the hidden state."""
-        return torch.from_numpy(self.rows.tokens[self.owner_t, self.positions_t + 1])
+    def following(self, read_r: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the token after each fed one, which the draft head reads together with the hidden state, and `read_r`,
+        both on the network's device."""
+        following, read = to_device([self._ids(1), read_r], self.step.rotated_t.device)
+        return following, read
+
+    def _ids(self, later: int) -> Tensor:
+        return torch.from_numpy(self.rows.tokens[self.owner_t, self.positions_t + later])
 
     def write_experts(self, experts_tlk: Tensor) -> None:
         """Store in `rows` the experts to which the network routed each fed token. A rejected draft's entry is
         overwritten when its position is fed again."""
         if experts_tlk.shape[1]:
             real = self.step.real_t.numpy()
-            experts = experts_tlk.numpy()[real].astype(np.uint16)
+            (narrow,) = to_cpu([experts_tlk.to(torch.int16)])
+            experts = narrow.numpy()[real].view(np.uint16)
             self.rows.experts[self.owner_t[real], self.positions_t[real]] = experts

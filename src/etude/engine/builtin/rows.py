@@ -1,7 +1,6 @@
 """The decode loop's state of all cache rows, held in arrays, so that no Python object is created per token or row.
 
-The arrays are numpy; torch tensors over the same memory are created where the network needs them (the built-in engine
-runs on the CPU).
+The arrays are numpy, on the CPU; each step copies what the network needs to its device.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from etude.recipe.acting import EngineRecipe
 from etude.recipe.lora import LoraRecipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.training.compute import DTYPES
-from etude.weights import Tensors, WeightsError, WeightStore
+from etude.weights import Tensors, WeightsError, WeightStore, read_held
 from etude.weights.torch_bridge import into_module
 
 T = TypeVar("T")
@@ -59,6 +59,7 @@ class EngineService:
         lockstep: bool = False,
         precision: PrecisionRecipe | Mapping[str, Any] | None = None,
         lora: Mapping[str, Any] | None = None,
+        device: str = "cpu",
     ) -> None:
         """`version` is that of the weights in `model_folder`; if `store`, the version store's folder or URL, has a
         newer one, the engine starts with it. `lora` is the recipe's section: the adapters that versions hold, if the
@@ -67,7 +68,10 @@ class EngineService:
         if dtype not in DTYPES:
             raise EngineError(f"dtype {dtype!r} is not known; expected one of {', '.join(DTYPES)}")
         settings = recipe if isinstance(recipe, EngineRecipe) else EngineRecipe.model_validate(recipe or {})
-        model = load_hf(model_folder, DTYPES[dtype])
+        if device == "cuda" and settings.gpu_gib:
+            whole = torch.cuda.get_device_properties().total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, settings.gpu_gib * 2**30 / whole))
+        model = load_hf(model_folder, DTYPES[dtype], device=device)
         begin_adapters(model, LoraRecipe.model_validate(lora or {}), dtype=DTYPES[dtype])
         rounding = (
             precision if isinstance(precision, PrecisionRecipe) else PrecisionRecipe.model_validate(precision or {})
@@ -129,6 +133,13 @@ class EngineService:
             await self._ask(lambda loop: loop.engine.swap(version, tensors, delta=delta), between_rounds=True)
             self._have = (version, tensors)
 
+    async def rest(self) -> None:
+        """Give the GPU's memory to another process, and decode nothing until `wake`."""
+        await self._ask(lambda loop: loop.engine.rest(), between_rounds=True)
+
+    async def wake(self) -> None:
+        await self._ask(lambda loop: loop.engine.wake())
+
     async def stats(self) -> EngineStats:
         return await self._ask(lambda loop: loop.stats())
 
@@ -157,8 +168,11 @@ def _end(commands: SimpleQueue[Any], thread: threading.Thread) -> None:
 
 
 def _read(store: WeightStore, version: int, have: tuple[int, Tensors] | None) -> tuple[Tensors, bool]:
-    """Return a version's tensors, and whether it is stored as a delta. `have` is the version already in memory."""
-    return store.read(version, have=have), store.manifest(version).kind == "delta"
+    """Return a version's tensors, and whether it is stored as a delta. They come from the trainer's memory if it is on
+    this machine, else from the store. `have` is the version that this engine holds."""
+    manifest = store.manifest(version)
+    tensors = read_held(store.location, manifest) or store.read(version, have=have)
+    return tensors, manifest.kind == "delta"
 
 
 class _Loop:

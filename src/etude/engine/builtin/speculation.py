@@ -31,14 +31,18 @@ class Draft:
     """Whether a row has a draft; one that has just begun, for example, has none."""
 
     @classmethod
-    def none(cls, rows: int, vocab_size: int) -> Draft:
-        tokens = torch.zeros(rows, dtype=torch.int64)
-        return cls(tokens, torch.zeros(rows, vocab_size), torch.zeros(rows, dtype=torch.bool))
+    def none(cls, rows: int, vocab_size: int, device: torch.device | str = "cpu") -> Draft:
+        tokens = torch.zeros(rows, dtype=torch.int64, device=device)
+        return cls(tokens, torch.zeros(rows, vocab_size, device=device), torch.zeros_like(tokens, dtype=torch.bool))
+
+    def to(self, device: torch.device | str) -> Draft:
+        return Draft(*(tensor.to(device) for tensor in (self.tokens_b, self.probabilities_bv, self.valid_b)))
 
     def select(self, indices_b: Tensor) -> Draft:
         """Return the drafts of the rows at these indices; index -1 gives a row without a draft."""
         if not self.tokens_b.numel():
-            return Draft.none(indices_b.numel(), self.probabilities_bv.shape[1])
+            return Draft.none(indices_b.numel(), self.probabilities_bv.shape[1], self.tokens_b.device)
+        indices_b = indices_b.to(self.tokens_b.device)
         taken = indices_b.clamp(min=0)
         return Draft(self.tokens_b[taken], self.probabilities_bv[taken], self.valid_b[taken] & (indices_b >= 0))
 

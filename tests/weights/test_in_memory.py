@@ -1,0 +1,70 @@
+"""The newest version goes from process to process through memory, and what is no longer there is never believed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.contract.store import chain, same
+
+from etude.weights import HeldVersion, WeightStore, read_held
+
+HOLDER = """
+import sys
+from etude.weights import HeldVersion, WeightStore
+store, held = WeightStore(sys.argv[1]), HeldVersion(sys.argv[1])
+held.hold(store.manifest(2), store.read(2))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_another_process_reads_what_one_holds_until_that_ends(tmp_path: Path) -> None:
+    store = WeightStore(tmp_path / "weights")
+    chain(store, 3)
+    manifest, expected = store.manifest(2), store.read(2)
+    assert read_held(store.location, manifest) is None
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, store.location], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        for data in tmp_path.rglob("data-*"):
+            data.unlink()  # nothing of it is read from the disk
+        found = read_held(store.location, manifest)
+        assert found is not None
+        assert same(found, expected)
+        assert read_held(store.location, store.manifest(1)) is None
+        holder.communicate()
+    assert same(found, expected), "a reader's copy outlives the holder"
+    assert read_held(store.location, manifest) is None
+
+
+def test_bytes_that_are_not_the_versions_are_not_taken(tmp_path: Path) -> None:
+    store, place = WeightStore(tmp_path / "weights"), tmp_path / "weights-in-memory.json"
+    held = HeldVersion(store.location)
+    chain(store, 2)
+    held.hold(store.manifest(1), store.read(1))
+    assert read_held(store.location, store.manifest(1)) is not None
+    said = json.loads(place.read_text())
+    size = sum(tensor.data.size for tensor in store.read(1).values())
+    other = tmp_path / "other"
+    other.write_bytes(np.zeros(size, np.uint8).tobytes())
+    with other.open("rb") as file:
+        for wrong in ({"descriptor": file.fileno()}, {"process": -1}, {"descriptor": "../../etc"}, {"version": 0}):
+            place.write_text(json.dumps(said | wrong))
+            assert read_held(store.location, store.manifest(1)) is None
+    place.write_text("[")
+    assert read_held(store.location, store.manifest(1)) is None
+    held.drop()
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/run", "memory://"])
+def test_a_store_elsewhere_is_left_alone(location: str) -> None:
+    held = HeldVersion(location)
+    held.hold(None, {})  # type: ignore[arg-type]
