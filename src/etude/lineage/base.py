@@ -178,7 +178,7 @@ def _adopt(context: RunContext, base: Base) -> None:
     if recipe.model.weights == "random":
         save_hf(Transformer(found.config).initialise(recipe.seed), aside)
     else:
-        names = TRAVELLING
+        names: tuple[str, ...] = TRAVELLING
         if found.config.num_nextn_predict_layers != found.stored_heads:
             save_hf(load_hf(base.folder, mtp_heads=found.config.num_nextn_predict_layers, seed=recipe.seed), aside)
         else:
