@@ -91,6 +91,40 @@ def test_a_trained_vocabulary_comes_back(tmp_path: Path) -> None:
     holds()
 
 
+SIGNS = ["a", "B", "É", "ǅ", "漢", "か", "1", " ", "\n", "'", "s", "=", "\u0301"]
+
+
+@cache
+def ranks_of_pairs() -> dict[bytes, int]:
+    """All pairs of signs, so that a cut between any two of them shows."""
+    signs = [sign.encode() for sign in SIGNS]
+    parts = [sign[:length] for sign in signs for length in range(2, len(sign) + 1)]
+    return {
+        token: rank
+        for rank, token in enumerate(dict.fromkeys([*BYTES, *parts, *(a + b for a in signs for b in signs)]))
+    }
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(SIGNS), max_size=14).map("".join))
+def test_text_is_cut_where_tiktoken_cuts_it(text: str) -> None:
+    tokenizer, there = of_pairs()
+    assert tokenizer.encode(text) == there.encode(text)
+
+
+@cache
+def of_pairs() -> tuple[PretrainedTokenizer, Any]:
+    return PretrainedTokenizer(tokenizer_json(ranks_of_pairs(), {}, PATTERN)), tiktoken_of(ranks_of_pairs(), PATTERN)
+
+
+def test_the_pattern_is_the_published_one() -> None:
+    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(PATTERN), "isolated")
+    text = "漢字かな don't HTTPServer's 12345 x==1;\n\n  y  "
+    found = [piece for piece, _ in split.pre_tokenize_str(text)]
+    words = ["漢字", "かな", " don't", " HTTPServer's", " ", "123", "45", " x", "==", "1", ";\n\n", " ", " y", "  "]
+    assert found == words
+
+
 @settings(max_examples=150)
 @given(
     tokens=st.lists(st.text("ab", min_size=2, max_size=5), unique=True, max_size=12),

@@ -80,8 +80,8 @@ def save_hf(
     apart = {name for name in tensors if name.startswith("mtp.")}
     shards = _shards({name: tensor for name, tensor in tensors.items() if name not in apart}, shard_bytes)
     _write_weights(folder, shards, {name: tensors[name] for name in tensors if name in apart})
-    for file in files_carried(model.origin, model.config.family) if model.origin is not None else ():
-        write_atomically(folder / file.name, file.read_bytes())
+    for carried in files_carried(model.origin, model.config.family) if model.origin is not None else ():
+        write_atomically(folder / carried.name, carried.read_bytes())
     copy_travelling(source, folder)
     write_atomically(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())
 
