@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from itertools import product
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.bench.distance import edit_distance, share_wrong
 
-TEXTS = st.one_of(st.text("ab\n", max_size=24), st.text(max_size=12), st.text("a", max_size=40))
+ALPHABETS = st.sampled_from(["ab", "ab\n", "abcdefg", "añ\U0001f600"])
+PAIRS = ALPHABETS.flatmap(lambda letters: st.tuples(*[st.text(letters, max_size=24)] * 2))
 
 
 def plain_table(one: str, other: str) -> int:
@@ -19,11 +22,19 @@ def plain_table(one: str, other: str) -> int:
     return row[-1]
 
 
-@given(TEXTS, TEXTS)
-def test_the_distance_is_that_of_the_plain_table(one: str, other: str) -> None:
+@settings(max_examples=300)
+@given(PAIRS)
+def test_the_distance_is_that_of_the_plain_table(pair: tuple[str, str]) -> None:
+    one, other = pair
     assert edit_distance(one, other) == plain_table(one, other)
     assert 0 <= share_wrong(one, other) <= 1
     assert (share_wrong(one, other) == 0) is (one == other)
+
+
+def test_the_distances_of_all_short_texts() -> None:
+    texts = ["".join(letters) for length in range(6) for letters in product("ab", repeat=length)]
+    for one, other in product(texts, texts):
+        assert edit_distance(one, other) == plain_table(one, other)
 
 
 def test_what_is_far_too_long_is_wrong_and_not_compared_to_its_end() -> None:

@@ -18,7 +18,8 @@ from etude.bench import Rebuild, read_repository, rebuilds
 from etude.bench.file_versions import diff_of, made_versions
 from etude.bench.state_tracking import rebuild_prompt, rebuilt, score_rebuild, unchanged_score
 
-LINES = st.lists(st.text("ab `\t\r\x0c\x85\u2028ü", max_size=6), max_size=12).map("\n".join)
+LINE = st.text("ab `\t\r\x0c\x85\u2028ü", max_size=6) | st.text("`", max_size=9)
+LINES = st.lists(LINE, max_size=12).map("\n".join)
 NO_END = "\\ No newline at end of file\n"
 
 
@@ -68,7 +69,7 @@ def test_an_exact_answer_is_no_character_off_with_or_without_talk(first: str, fi
     (fence,) = re.findall(r"between two lines (`+),", prompt.user)
     end = "" if final.endswith("\n") or not final else "\n"
     assert score_rebuild(item, rebuilt(item, f"{final}{end}{fence}\nThe file `b.py`", plain=True))["wrong"] == 0
-    for answer in (f"Sure:\n{fence}python\n{final}{end}{fence}\nDone.", f"{fence}\n{final}"):
+    for answer in (f"Sure:\n{fence}python\n{final}{end}{fence}\nOr:\n{fence}\nb\n{fence}", f"{fence}\n{final}"):
         assert score_rebuild(item, rebuilt(item, answer, plain=False)) == {"characters": 0, "wrong": 0}
 
 

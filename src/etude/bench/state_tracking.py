@@ -29,7 +29,7 @@ def rebuild_prompt(item: Rebuild) -> Prompt:
 
 
 def rebuilt(item: Rebuild, answer: str, *, plain: bool) -> str:
-    """Return the file that an answer holds: what stands between its first and last fence, or after the only one. A base
+    """Return the file that an answer holds: what stands between its first two fences, or after the only one. A base
     model's answer begins after the fence, and its file ends with the next. An answer without fences is all file."""
     fence = re.escape(_fence(item))
     marks = list(re.finditer(rf"^[ \t]*{fence}[^\n]*$\n?", answer, re.MULTILINE))
@@ -37,7 +37,7 @@ def rebuilt(item: Rebuild, answer: str, *, plain: bool) -> str:
         return answer[: marks[0].start()] if marks else answer
     if not marks:
         return answer
-    return answer[marks[0].end() : marks[-1].start() if len(marks) > 1 else len(answer)]
+    return answer[marks[0].end() : marks[1].start() if len(marks) > 1 else len(answer)]
 
 
 def score_rebuild(item: Rebuild, file: str) -> dict[str, float | int]:

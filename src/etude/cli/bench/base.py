@@ -114,11 +114,11 @@ def base_command(options: BaseOptions, models: ModelOptions) -> int:
         raise BenchError("nothing to measure: give --budget, --files or --question-file")
     if len(local) < len(found) and not (options.files or questions):
         raise BenchError("an endpoint tells no perplexity: give --files or --question-file, or leave it out")
-    with ProgressLine("repository", 0, unit="MB") as line:
+    with ProgressLine("repository", 0, unit="kB") as line:
 
         def progress(done: int, total: int) -> None:
-            line.total = total / 1e6
-            line.update(done / 1e6)
+            line.total = total / 1e3
+            line.update(done / 1e3)
 
         repository = read_repository(options.repository, options.revision, options.languages, progress)
     work = Work(

@@ -40,7 +40,7 @@ from etude.recipe.compute import ComputeRecipe
 from etude.trace.builder import TraceBuilder
 from etude.training.compute import DTYPES, Compute, choose_compute, remembered_compute
 
-_EFFICIENCY, _BYTES_PER_SECOND, _LAYER_SECONDS = 0.3, 8e9, 0.002
+_EFFICIENCY, _BYTES_PER_SECOND, _LAYER_SECONDS = 0.3, 8e9, 0.004
 """Share of a matmul's speed that a network has, and the least time of a decoding step; measured on small networks."""
 _PROBE_SECONDS = 0.2
 
@@ -167,7 +167,9 @@ def cost_of(
     def count(text: str) -> int:
         return len(model.tokenizer.encode(text))
 
-    token = 2 * parameters.active / (_EFFICIENCY * _flops(compute))
+    reach = max([context, *(w.end - w.start for w in windows)])
+    attention = 2 * config.num_hidden_layers * config.hidden_size * reach
+    token = (2 * parameters.active + attention) / (_EFFICIENCY * _flops(compute))
     step = parameters.active * item / _BYTES_PER_SECOND + _LAYER_SECONDS * config.num_hidden_layers
     written = max(token, step / SLOTS)
     usual = given * token + written * sum(count(prompt.bound) for prompt in left)
