@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import torch
 
 from etude.model import adapter_state, load_hf
 from etude.pretrain import measure, run_stage
+from etude.pretrain.continued import ContinuedTrainer
 from etude.recipe import Recipe
-from etude.training import load_checkpoint
+from etude.training import Compute, load_checkpoint
+from etude.weights import WeightStore
 
 STAGES = ("pretrain", "long", "sft")
 ADAMW = {"name": "adamw", "lr": 1e-2, "warmup_steps": 2}
@@ -99,3 +102,25 @@ def test_heads_learn_where_they_have_adapters(finished: Any, tmp_path: Path, tar
     plain["lora"]["targets"] = targets
     told = [progress for progress in run_stage("sft", run, Recipe.model_validate(plain)) if "grad_norm" in progress]
     assert {"draft_loss" in progress for progress in told} == {learn}
+
+
+def test_continued_sft_publishes_adapters_alone(finished: Any, tmp_path: Path) -> None:
+    run, recipe = begin(finished, tmp_path / "run")
+    shutil.copytree(run / "stages/base", run / "stages/sft")  # no adapters yet
+    plain = recipe.model_dump(by_alias=True) | {
+        "stages": ["sft", "rl"],
+        "continued": {"seconds": 9, "optimizer": ADAMW},
+    }
+    plain["rl"]["optimizer"] = ADAMW
+    store = WeightStore(str(run / "weights"))
+    compute = asdict(Compute("cpu", "bfloat16", 1, "a test"))
+    trainer = ContinuedTrainer(
+        str(run), Recipe.model_validate(plain).model_dump(by_alias=True), compute, str(run / "weights")
+    )
+    trainer.train(0, str(run / "demonstrations"), str(run / "none"), [], 0.5)
+    kinds = adapter_state(trainer.model).keys()
+    assert [store.read(version).keys() for version in store.versions()] == [kinds] * 2
+    state = load_checkpoint(max((run / "stages/continued/checkpoints").glob("step-*")))
+    assert (state["optimizer"]["masters"].keys(), state["buffers"]) == (kinds, {})
+    exported = adapter_state(load_hf(trainer.export()))
+    assert all(torch.equal(tensor, trainer.masters.masters[name]) for name, tensor in exported.items())
