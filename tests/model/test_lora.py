@@ -80,6 +80,11 @@ def test_fresh_adapters_change_no_bit_and_alone_are_trained(model_of: Any, token
     }
     assert {"layers.0.mlp.up_proj.weight", "mtp.0.block.mlp.experts.up_proj"} <= adapters_of(model).keys()
     assert {adapter.scale for adapter in adapters_of(model).values()} == {2.0}
+    every = list(adapters_of(model).values())
+    assert len({tuple(adapter.a.detach().flatten().tolist()) for adapter in every}) == len(every), "each has its own A"
+    spread = torch.cat([adapter.a.detach().flatten() * adapter.a.shape[-1] ** 0.5 for adapter in every])
+    assert spread.abs().max() <= 1, "as PEFT begins them: uniform within one over the root of the width"
+    assert spread.std() == pytest.approx(3**-0.5, rel=0.02)
     again = adapter_state(begin_adapters(model_of(q_lora_rank=20), EVERY, seed=1))
     assert all(torch.equal(tensor, again[name]) for name, tensor in adapter_state(model).items())
 

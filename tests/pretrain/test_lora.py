@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import torch
 
 from etude.model import adapter_state, load_hf
 from etude.pretrain import measure, run_stage
+from etude.pretrain.continued import ContinuedTrainer
 from etude.recipe import Recipe
+from etude.training import Compute, load_checkpoint
+from etude.weights import WeightStore
 
 STAGES = ("pretrain", "long", "sft")
 ADAMW = {"name": "adamw", "lr": 1e-2, "warmup_steps": 2}
@@ -56,16 +60,24 @@ def test_stages_train_adapters_alone_and_go_on_with_them(finished: Any, tmp_path
         assert (folder / "tokenizer.json").read_bytes() == (run / "tokenizer.json").read_bytes()
         assert (model.config.rope.scaling is not None) == (folder / "config.json").exists() == (stage != "pretrain")
         state = model.state_dict()
-        assert all(torch.equal(state[name], tensor) for name, tensor in untouched.items()), "routers' biases too"
+        assert all(torch.equal(state[name], tensor) for name, tensor in untouched.items())
         newest = max((run / "stages" / stage / "checkpoints").glob("step-*"))
+        buffers = load_checkpoint(newest)["buffers"]
+        assert any(name.endswith("bias") for name in buffers)
+        assert all(torch.equal(untouched[name], buffer) for name, buffer in buffers.items() if name in untouched)
         assert (newest / "tensors.safetensors").stat().st_size < 0.5 * len(base["model.safetensors"])
     first, second, third = (adapter_state(models[stage]) for stage in STAGES)
     for name in first:
         heads = name.startswith("mtp.")
         assert torch.equal(first[name], second[name]) is heads, "heads are trained in SFT"
         assert not torch.equal(second[name], third[name])
-    started = float((first["layers.0.self_attn.o_proj.lora.a"] - second["layers.0.self_attn.o_proj.lora.a"]).norm())
-    assert started < float(first["layers.0.self_attn.o_proj.lora.a"].norm()), "it goes on, it does not begin anew"
+    shutil.rmtree(run / "stages/sft")
+    plain = recipe.model_dump(by_alias=True)
+    plain["sft"] |= {"steps": 1, "optimizer": ADAMW | {"lr": 1e-30}}
+    list(run_stage("sft", run, Recipe.model_validate(plain)))
+    went_on = adapter_state(load_hf(run / "stages/sft/model"))
+    for name, tensor in second.items():  # a step so small moves only what is still zero
+        torch.testing.assert_close(went_on[name], tensor, rtol=0, atol=1e-20)
 
 
 def test_stopping_anywhere_changes_no_bit(finished: Any, tmp_path: Path) -> None:
@@ -90,3 +102,25 @@ def test_heads_learn_where_they_have_adapters(finished: Any, tmp_path: Path, tar
     plain["lora"]["targets"] = targets
     told = [progress for progress in run_stage("sft", run, Recipe.model_validate(plain)) if "grad_norm" in progress]
     assert {"draft_loss" in progress for progress in told} == {learn}
+
+
+def test_continued_sft_publishes_adapters_alone(finished: Any, tmp_path: Path) -> None:
+    run, recipe = begin(finished, tmp_path / "run")
+    shutil.copytree(run / "stages/base", run / "stages/sft")  # no adapters yet
+    plain = recipe.model_dump(by_alias=True) | {
+        "stages": ["sft", "rl"],
+        "continued": {"seconds": 9, "optimizer": ADAMW},
+    }
+    plain["rl"]["optimizer"] = ADAMW
+    store = WeightStore(str(run / "weights"))
+    compute = asdict(Compute("cpu", "bfloat16", 1, "a test"))
+    trainer = ContinuedTrainer(
+        str(run), Recipe.model_validate(plain).model_dump(by_alias=True), compute, str(run / "weights")
+    )
+    trainer.train(0, str(run / "demonstrations"), str(run / "none"), [], 0.5)
+    kinds = adapter_state(trainer.model).keys()
+    assert [store.read(version).keys() for version in store.versions()] == [kinds] * 2
+    state = load_checkpoint(max((run / "stages/continued/checkpoints").glob("step-*")))
+    assert (state["optimizer"]["masters"].keys(), state["buffers"]) == (kinds, {})
+    exported = adapter_state(load_hf(trainer.export()))
+    assert all(torch.equal(tensor, trainer.masters.masters[name]) for name, tensor in exported.items())

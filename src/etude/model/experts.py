@@ -105,8 +105,7 @@ def experts_wide(
     weight_ne = x_nd.new_zeros(x_nd.shape[0], experts).scatter(1, experts_nk, gates_nk.to(x_nd.dtype))
 
     def spread(x_nd: Tensor, stack: Tensor) -> Tensor:
-        wide: Tensor = F.linear(x_nd, stack.flatten(0, 1))
-        return wide.unflatten(-1, (experts, -1))
+        return F.linear(x_nd, stack.flatten(0, 1)).view(len(x_nd), experts, -1)
 
     def each(x_nei: Tensor, stack: Tensor) -> Tensor:
         return torch.bmm(x_nei.transpose(0, 1), stack.mT).transpose(0, 1)
