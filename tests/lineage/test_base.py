@@ -151,6 +151,12 @@ def without_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
 
 
+def with_a_shape_alone(folder: Path) -> None:
+    for file in folder.iterdir():
+        if file.name != "config.json":
+            file.unlink()
+
+
 def a_link_to_the_outside(folder: Path) -> None:
     (folder / "tokenizer_config.json").unlink()
     (folder / "tokenizer_config.json").symlink_to("/etc/hosts")
@@ -170,7 +176,8 @@ AUTO = {"harness": {"format": "auto"}}
         (without_config, AUTO, "model.from: .*config.json"),
         (another_family, AUTO, "model.from: .*mamba2.*known are"),
         (without_weights, AUTO, "model.from: .*safetensors"),
-        (without_tokenizer, AUTO, "model.from: .*tokenizer"),
+        (without_tokenizer, AUTO, "model.from: .*cannot read tokenizer"),
+        (with_a_shape_alone, AUTO, r"model.from: .*published has only a config.json, .*model.weights = "),
         (a_link_to_the_outside, AUTO, "model.from: .*tokenizer_config.json is a link that leads out"),
         (nothing, {}, r'harness\.format = "compact" needs a tokenizer that Étude trained.*"auto"'),
         (nothing, AUTO | {"engine": {"context": 5000}}, r"engine\.context = 5000: the network of model.from has 1024"),

@@ -1,15 +1,26 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.harness.parts import compact_format
+from tests.text.formats.tiny import merged
 
-from etude.harness import ScriptedPolicy, load_profile
+from etude.harness import PolicyError, ScriptedPolicy, load_profile
 from etude.rollout import TooFewDemonstrations, demonstrate, oracle
 from etude.tasks.task import SplitViolation
+from etude.text.formats import FORMATS
 from etude.trace.file import read_traces
 
 pytestmark = pytest.mark.anyio
 PROFILE = load_profile("compact")
+FULL = {
+    "profile": "full",
+    "max_tokens": 9_000,
+    "max_turn_tokens": 2_000,
+    "max_output_tokens": 2_000,
+    "summary_trigger": 0,
+}
 
 
 async def test_the_oracle_is_recorded_token_by_token(train, setup, tmp_path):
@@ -40,6 +51,21 @@ async def test_the_oracle_is_recorded_token_by_token(train, setup, tmp_path):
     assert {k: v for k, v in vars_of(other).items() if k != "episodes"} == {
         k: v for k, v in vars_of(found).items() if k != "episodes"
     }
+
+
+@pytest.mark.parametrize("name", ["qwen3", "glm4.5", "llama3", "deepseek-v3.1"])
+async def test_the_oracle_shows_the_tools_and_the_format_of_a_published_model(name, train, setup, tmp_path):
+    full = load_profile("full")
+    widened = replace(setup, harness=setup.harness.model_copy(update=FULL))
+    form = FORMATS[name](merged())
+    expert = oracle(tools=full.tools)
+    found = await demonstrate(train, widened, form, 30_000, tmp_path / "d", count=2, seed=3, expert=expert)
+    assert (found.kept, found.episodes) == (2, 2)
+    for trace in read_traces(tmp_path / "d"):
+        assert all(event.valid for event in trace.tools)
+        assert {event.name for event in trace.tools} >= {"bash", "edit"}
+    with pytest.raises(PolicyError, match="one of the tools shell and bash, but the agent has none"):
+        oracle(tools=("read", "edit"))
 
 
 def vars_of(found):

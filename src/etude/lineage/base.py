@@ -68,6 +68,12 @@ def find_base(recipe: Recipe, *, shape_only: bool = False) -> Base:
 
     Raises LineageError, in one line, if a run cannot begin with it."""
     folder = named_folder(recipe)
+    alone = folder.is_dir() and [file.name for file in folder.iterdir()] == ["config.json"]
+    if alone and not (shape_only or recipe.own_tokenizer):
+        raise LineageError(
+            f"model.from: {folder} has only a config.json, enough for --dry-run: name a folder with weights and "
+            'tokenizer, or set model.weights = "random"'
+        )
     try:
         beside = _with_tokenizer(folder)
         brought = [name for name in TRAVELLING if file_in(beside, name) is not None]

@@ -20,7 +20,7 @@ import numpy as np
 
 from etude.cluster import Supervised
 from etude.engine.remote import RemoteEngine
-from etude.harness import format_of
+from etude.harness import format_of, profile_of
 from etude.journal import append_rows, drop_torn_line, read_metrics
 from etude.lineage.contamination import require_separate
 from etude.lineage.context import RunContext
@@ -135,7 +135,7 @@ class _Rounds:
             count=recipe.continued.demonstrations,
             kinds=recipe.sft.kinds,
             seed=recipe.seed + 1 + number,
-            expert=oracle(rewrites=recipe.sft.rewrites),
+            expert=oracle(rewrites=recipe.sft.rewrites, tools=profile_of(recipe.harness).tools),
             journal=self._context.journal,
         )
         return made.kept

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from etude.corpus import gather, open_corpus, write_corpus
-from etude.harness import format_of, load_profile
+from etude.harness import format_of, load_profile, profile_of
 from etude.lineage.contamination import TaskCode, require_separate
 from etude.lineage.context import RunContext
 from etude.lineage.state import LineageError
@@ -140,7 +140,7 @@ async def make_demonstrations(context: RunContext) -> dict[str, Any]:
             count=recipe.sft.demonstrations,
             kinds=recipe.sft.kinds,
             seed=recipe.seed,
-            expert=oracle(rewrites=recipe.sft.rewrites),
+            expert=oracle(rewrites=recipe.sft.rewrites, tools=profile_of(recipe.harness).tools),
             journal=context.journal,
             progress=lambda done, total: context.screen.update("demonstrations", {"step": done, "total": total}),
         )

@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from etude.journal import Journal, write_atomically
 from etude.rollout.job import RolloutJob, RolloutResult
 from etude.rollout.rollout import run_rollout
 from etude.rollout.setup import RolloutSetup, Subject, subject_of
-from etude.tasks.oracle import OraclePolicy
+from etude.tasks.oracle import OraclePolicy, shell_of
 from etude.tasks.task import Split, Task
 from etude.text.format import Format
 from etude.trace.builder import TraceBuilder
@@ -60,12 +60,13 @@ class Demonstrations:
         return self.summarised / self.kept if self.kept else 0.0
 
 
-def oracle(slip: float = 0.0, rewrites: float = 1.0) -> Expert:
-    """Return an expert that knows each task's solution.
+def oracle(slip: float = 0.0, rewrites: float = 1.0, tools: Collection[str] = ("shell",)) -> Expert:
+    """Return an expert that knows each task's solution, and works with an agent's tools.
 
     `slip`: probability that its first edit is wrong, fails the check and is repaired. `rewrites`: probability that it
     rewrites the whole failing function instead of only the wrong line."""
-    return lambda task, seed: OraclePolicy(task, seed, slip=slip, rewrites=rewrites)
+    shell = shell_of(tools)
+    return lambda task, seed: OraclePolicy(task, seed, slip=slip, rewrites=rewrites, shell=shell)
 
 
 async def demonstrate(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from etude.harness.policy import Conversation, Message, PolicyError, Role, ToolCall, Turn
@@ -27,7 +27,9 @@ _NEXT = re.compile(r"\bnext (.+)")
 _EDITED = re.compile(r"^(?:edit|Files edited so far:) (\w+)", re.MULTILINE)
 """Matches the list of edited files that the harness repeats after a self-summary, as the profiles `compact` and `full`
 word it."""
-_TOOLS = {name: builtin_schema(name).call_schema() for name in ("list", "read", "edit", "grep", "shell", "finish")}
+_SHELLS = ("shell", "bash")
+"""Tools that run a command; a profile has one of them."""
+_TOOLS = {name: builtin_schema(name).call_schema() for name in ("list", "read", "edit", "grep", "finish", *_SHELLS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class OraclePolicy:
 
     `slip` is the probability that the first edit is wrong. The check nearly always reveals the mistake, and callers
     keep only demonstrations that passed in the end. `rewrites` is the probability that the edit rewrites the whole
-    failing function; otherwise it changes only the wrong line, as people do.
+    failing function; otherwise it changes only the wrong line, as people do. `shell` is the profile's tool that runs
+    commands.
 
     The oracle has no tokenizer and counts each word as one token. For training data, the harness's RecordingPolicy
     wraps it and computes the token ids.
@@ -70,6 +73,7 @@ class OraclePolicy:
         *,
         slip: float = 0.0,
         rewrites: float = 1.0,
+        shell: str = "shell",
     ) -> None:
         self._repair = reference_repair(task.require(Split.TRAIN))
         self._rng = random.Random(f"oracle/1/{task.id}/{seed}")
@@ -78,6 +82,7 @@ class OraclePolicy:
         self._lists_first = self._rng.random() < 0.15
         self._greps = self._rng.random() < 0.75
         self._rewrites = self._rng.random() < rewrites
+        self._check = _format(shell, command=CHECK_COMMAND)
         self._turns = 0
 
     @property
@@ -133,7 +138,7 @@ class OraclePolicy:
             # The first edit was wrong: repair it now if the file is still in this context, else read it again.
             return self._edit(seen, right=True) if self._repair.file in seen.read else self._search_call(seen)
         if seen.edited:
-            return _format("shell", command=CHECK_COMMAND)
+            return self._check
         if self._lists_first and not seen.listed:
             return _format("list")
         if seen.continued and self._repair.file in seen.read:
@@ -142,11 +147,11 @@ class OraclePolicy:
         named = seen.file is not None
         knows_what = seen.continued and seen.function is not None
         if not (seen.last_check or knows_what) and (self._checks_first or not named):
-            return _format("shell", command=CHECK_COMMAND)
+            return self._check
         if self._repair.file not in seen.read:
             return self._search_call(seen)
         if not (seen.last_check or knows_what):
-            return _format("shell", command=CHECK_COMMAND)
+            return self._check
         return self._edit(seen, right=not self._slip)
 
     def _search_call(self, seen: _ContextFacts) -> str:
@@ -261,11 +266,19 @@ def _read_output(message: Message, call: ToolCall, seen: _ContextFacts) -> None:
     elif call.name == "edit":
         seen.edited = True
         seen.checked_after_edit = False
-    elif call.name == "shell":
+    elif call.name in _SHELLS:
         seen.last_check = message.text
         seen.checked_after_edit = seen.edited
         if found := _FAIL.search(message.text):
             seen.function = found.group(1)
+
+
+def shell_of(tools: Collection[str]) -> str:
+    """Return the tool that runs commands. Raises PolicyError if there is none."""
+    found = [name for name in _SHELLS if name in tools]
+    if not found:
+        raise PolicyError(f"the oracle runs checks by one of the tools {' and '.join(_SHELLS)}, but the agent has none")
+    return found[0]
 
 
 def _format(tool: str, **arguments: object) -> str:
