@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -151,7 +152,7 @@ def _varlen() -> tuple[Callable[..., Tensor], bool]:
     """Return torch's kernel, and whether it takes keys that heads share; torch 2.11's does not say so."""
     from torch.nn.attention.varlen import varlen_attn  # here, because it takes a second
 
-    return varlen_attn, "enable_gqa" in inspect.signature(varlen_attn).parameters
+    return cast(Callable[..., Tensor], varlen_attn), "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
 def _of_one_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
