@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -187,6 +188,26 @@ def _computed(func: Any, name: str, args: Any, kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
+def _varlen_attn(
+    q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, other: Tensor, longest: int, also: int, **more: Any
+) -> Tensor:
+    """Stand in for the kernel of torch.nn.attention.varlen, document by document."""
+    assert bounds is other
+    assert bounds.dtype == torch.int32
+    assert isinstance(bounds, Pretended)
+    lengths = torch.diff(bounds.held).tolist()
+    assert max(lengths) == longest == also
+    assert sum(lengths) == len(q)
+    assert more["window_size"] == (-1, 0), "causal"
+    mixed = []
+    for part in zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True):
+        one, keys, values = (x.transpose(0, 1).unsqueeze(0) for x in part)
+        gqa = more.get("enable_gqa", False)
+        y = F.scaled_dot_product_attention(one, keys, values, is_causal=True, scale=more["scale"], enable_gqa=gqa)
+        mixed.append(y.squeeze(0).transpose(0, 1))
+    return torch.cat(mixed)
+
+
 class _Indexed(TorchFunctionMode):
     """Names the device by its index, for which torch would ask CUDA, and notes who asks for the meta device."""
 
@@ -240,5 +261,6 @@ def pretended_cuda() -> Iterator[Counter[str]]:
         "get_device_name": lambda *_: "a pretended device",
         "get_device_capability": lambda *_: (9, 0),
     }
-    with mock.patch.multiple("torch.cuda", **faked), dispatch, _Indexed(dispatch):
+    kernel = mock.patch("etude.model.attend._varlen", return_value=(_varlen_attn, True))
+    with mock.patch.multiple("torch.cuda", **faked), kernel, dispatch, _Indexed(dispatch):
         yield dispatch.waits

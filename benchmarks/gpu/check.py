@@ -19,6 +19,7 @@ import argparse
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -27,7 +28,10 @@ from typing import Any
 NEEDED = ("torch", "numpy", "safetensors")
 SECONDS, LINE_SECONDS = 540.0, 430.0
 """Seconds after which no row is started, and none of the line's; `make gpu` stops the script at 590."""
-PARTS = ("checks", "measures", "line", "kernels")
+PARTS = ("checks", "tests", "measures", "line", "kernels")
+TEST_SECONDS = 100
+TESTS = ("tests/model", "tests/training", "tests/engine", "tests/rl", "tests/pretrain")
+"""Folders with tests marked `gpu`."""
 
 
 def main() -> int:
@@ -86,6 +90,11 @@ def main() -> int:
         line = _checked(check, chosen.device)
         failed += [] if line["ok"] else [line["check"]]
         print(json.dumps(line), flush=True)
+    if on_gpu and "tests" in parts:
+        line = tested()
+        failed += ["tests"] if line.get("failed") else []
+        print(json.dumps(line), flush=True)
+        rows.append(line)
     for measure in () if chosen.interpreted or "measures" not in parts else MEASURES:
         for line in measure(chosen.device, chosen.small, chosen.seconds):
             print(json.dumps(line), flush=True)
@@ -105,6 +114,24 @@ def main() -> int:
     )
     print(json.dumps({**summary, "rows": rows, "not_measured": not_measured}))
     return 1 if failed else 0
+
+
+def tested() -> dict[str, Any]:
+    """Run the tests that are marked `gpu`, if pytest is there, and return what it says at the end."""
+    if missing := [name for name in ("pytest", "hypothesis") if importlib.util.find_spec(name) is None]:
+        return {"row": "tests", "not_measured": f"this Python lacks {', '.join(missing)}"}
+    plugins = ["-p", "no:cacheprovider", "-p", "no:randomly", "-o", "addopts=--import-mode=importlib"]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", *plugins, *TESTS]
+    begun, env = time.monotonic(), {**os.environ, "PYTHONPATH": "src:."}
+    try:
+        run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TEST_SECONDS, check=False)
+        said, code = run.stdout.splitlines(), run.returncode
+    except subprocess.TimeoutExpired as error:
+        printed = error.stdout or b""
+        said, code = (printed.decode() if isinstance(printed, bytes) else printed).splitlines(), 1
+    broken = [line[:200] for line in said if line.startswith(("FAILED", "ERROR"))]
+    ended = {"failed": code != 0, "broken": broken[:40], "said": said[-1][:200] if said else ""}
+    return {"row": "tests", **ended, "seconds": round(time.monotonic() - begun, 1)}
 
 
 def _checked(check: Callable[[str], str], device: str) -> dict[str, Any]:

@@ -37,6 +37,21 @@ def test_the_checks_hold_with_torch_alone() -> None:
     assert all(pace > 0 for pace in last["tokens_per_second"].values())
 
 
+@pytest.mark.slow
+def test_every_row_of_the_line_can_be_tried_on_a_cpu() -> None:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-W", "ignore", "-P", str(SCRIPT), "--device", "cpu", "--small", "--only", "line"]
+    found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-3000:]
+    rows = json.loads(found.stdout.splitlines()[-1])["rows"]
+    assert {row["row"] for row in rows} == {"train", "engine", "rl circle"}
+    assert not [row for row in rows if "not_measured" in row]
+    assert all(row["tokens_s"] > 0 for row in rows if row["row"] != "rl circle")
+    (circle,) = [row for row in rows if row["row"] == "rl circle"]
+    assert circle["finite"]
+    assert circle["mismatch_mean"] < 1e-3
+
+
 @pytest.mark.soak
 def test_without_a_gpu_it_says_so_in_one_line_and_interprets_the_kernels() -> None:
     torch = pytest.importorskip("torch")

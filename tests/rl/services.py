@@ -45,6 +45,14 @@ class Trainer:
             out.write(json.dumps(row) + "\n")
 
 
+class TurnTakingTrainer(Trainer):
+    """Takes a step only while the engine rests."""
+
+    def train(self, step: int, groups: list[Any]) -> dict[str, Any]:
+        assert Engine.resting
+        return super().train(step, groups)
+
+
 class ForgetfulTrainer(Trainer):
     """Writes its steps to the file at every third step and at the last one: a death costs those in between. A step that
     it is sent again has to come with the same batch."""
@@ -108,9 +116,19 @@ class HangingTrainer(Trainer):
 class Engine:
     updates: ClassVar[list[int]] = []
     """Every version that an engine of this process was told to take."""
+    resting: ClassVar[bool] = False
+    """Whether the engine of this process rests."""
 
     def __init__(self) -> None:
         self._version = 0
+        Engine.resting = False
+
+    async def rest(self) -> None:
+        Engine.resting = True
+
+    async def wake(self) -> None:
+        assert self._version, "it wakes with a version that was trained meanwhile"
+        Engine.resting = False
 
     async def open(self, conversations: list[str]) -> None:
         pass

@@ -44,7 +44,7 @@ async def _drive(
     """One life of the driver; True when the run is complete. Kills the victims one after another, then maybe itself.
     `after` names who dies after which step."""
     rl = {"mode": mode, "steps": STEPS, "prompts_per_step": PER_STEP, "group": GROUP, "workers": 2}
-    recipe = tiny_recipe(**rl, evaluate_every=evaluate_every)
+    recipe = tiny_recipe(**rl, evaluate_every=evaluate_every, take_turns=trainer == "TurnTakingTrainer")
     recipe = recipe.model_copy(update={"cluster": limits or ClusterRecipe()})
     chance = random.Random(seed * 100 + life)
     paths = RunPaths(root)
@@ -120,6 +120,12 @@ def live_through(root: Path, mode: str, seed: int, plans: list[list[str]], train
 @pytest.mark.parametrize("victim", ["worker-0", "engine", "trainer", "driver"])
 def test_one_death(victim, mode, tmp_path) -> None:
     live_through(tmp_path / "run", mode, 1, [[victim]])
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_the_engine_rests_while_the_trainer_takes_a_step(mode, tmp_path) -> None:
+    live_through(tmp_path / "run", mode, 1, [[]], "TurnTakingTrainer")
+    assert not Engine.resting
 
 
 def test_the_journal_says_who_used_the_cores_for_as_long_as_the_driver_lived(tmp_path) -> None:

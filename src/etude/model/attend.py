@@ -9,7 +9,12 @@ Axes: b rows, h heads of queries, g groups of keys (each group serves h / g adja
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +28,10 @@ QUERY_BLOCK = 128
 """Number of queries per matmul. Each block of queries skips the keys after it, which saves nearly half of the
 scores."""
 
+_HALVES = (torch.bfloat16, torch.float16)
+_WIDEST = 256
+"""Largest width of queries that the kernel for all documents at once takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mask:
@@ -33,15 +42,23 @@ class Mask:
     """Added to the scores, [T, T] or [B, 1, T, T]: 0 where a query may attend, else -inf."""
     documents: tuple[int, ...] | None = None
     """Lengths of the documents, row after row; together B * T."""
+    bounds: Tensor | None = None
+    """With `documents`, for the kernel of GPUs that takes all of them at once: where each begins in the flat list of
+    tokens, and at last the number of tokens, int32."""
 
     @classmethod
     def build(cls, length: int, documents_bt: Tensor | None, dtype: torch.dtype, device: torch.device) -> Mask:
         """Build the mask for rows of `length` tokens. `documents_bt` holds each token's document id; None means that
-        each row is one document. For long rows this waits for the device, because the lengths become Python numbers."""
+        each row is one document. Where each document is attended to by itself, this waits for the device, because the
+        lengths become Python numbers."""
         long = length >= (LONG_IN_FP32 if device.type == "cpu" and dtype == torch.float32 else LONG)
-        if documents_bt is not None and long:
+        at_once = device.type == "cuda" and dtype in _HALVES
+        if documents_bt is not None and (long or at_once):
             lengths = document_lengths(documents_bt)
-            return cls(documents=lengths) if len(lengths) > len(documents_bt) else cls()
+            if len(lengths) == len(documents_bt):
+                return cls()
+            bounds = torch.tensor((0, *accumulate(lengths)), dtype=torch.int32) if at_once else None
+            return cls(documents=lengths, bounds=None if bounds is None else bounds.to(device))
         # Measured on CPU, forward and backward at T = 256: explicit blocks beat the fused kernel in bf16 and in fp32.
         if documents_bt is None and (long or device.type != "cpu"):
             return cls()
@@ -58,13 +75,14 @@ def document_starts(documents_bt: Tensor) -> Tensor:
 
 
 def document_lengths(documents_bt: Tensor) -> tuple[int, ...]:
-    first = document_starts(documents_bt).flatten().nonzero().squeeze(1)
-    lengths: list[int] = torch.diff(first, append=first.new_tensor([documents_bt.numel()])).tolist()
-    return tuple(lengths)
+    first: list[int] = document_starts(documents_bt).flatten().nonzero().squeeze(1).tolist()
+    return tuple(end - begin for begin, end in pairwise((*first, documents_bt.numel())))
 
 
 def attend(q_bhtd: Tensor, k_bgtd: Tensor, v_bgtv: Tensor, mask: Mask, scale: float) -> Tensor:
     """Return softmax(q k^T * scale) v, each query over the keys that the mask lets it see: [B, heads, T, V]."""
+    if mask.documents is not None and mask.bounds is not None and q_bhtd.shape[-1] <= _WIDEST:
+        return _attend_at_once(q_bhtd, k_bgtd, v_bgtv, mask.bounds, max(mask.documents), scale)
     if mask.documents is not None:
         return _attend_by_document(q_bhtd, k_bgtd, v_bgtv, mask.documents, scale)
     if mask.bias is not None and q_bhtd.is_cpu:
@@ -110,6 +128,31 @@ def _attend_by_document(
         mixed.append(_attend_fused(q, k, v, None, scale).squeeze(0).transpose(0, 1))
     y_bhtv: Tensor = torch.cat(mixed).unflatten(0, (len(q_bhtd), -1)).transpose(1, 2)
     return y_bhtv[..., : v_bgtv.shape[-1]]
+
+
+def _attend_at_once(
+    q_bhtd: Tensor, k_bgtd: Tensor, v_bgtv: Tensor, bounds: Tensor, longest: int, scale: float
+) -> Tensor:
+    """Attend in all documents with one call of a kernel that only GPUs have."""
+    varlen_attn, shares_keys = _varlen()
+    q, k, v = _of_one_width(q_bhtd, k_bgtd, v_bgtv)
+    shared: dict[str, bool] = {}
+    if q.shape[1] != k.shape[1]:
+        shared = {"enable_gqa": True} if shares_keys else {}
+        if not shares_keys:
+            k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
+    y = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scale, window_size=(-1, 0), **shared)
+    y_bhtv: Tensor = y.unflatten(0, (len(q_bhtd), -1)).transpose(1, 2)
+    return y_bhtv[..., : v_bgtv.shape[-1]]
+
+
+@functools.cache
+def _varlen() -> tuple[Callable[..., Tensor], bool]:
+    """Return torch's kernel, and whether it takes keys that heads share; torch 2.11's does not say so."""
+    from torch.nn.attention.varlen import varlen_attn  # here, because it takes a second
+
+    return cast(Callable[..., Tensor], varlen_attn), "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
 def _of_one_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
