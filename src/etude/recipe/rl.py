@@ -82,6 +82,7 @@ class ReplayRecipe(Section):
 class RlRecipe(Section):
     # RL without draft_loss left the MTP heads as they were: another result, but of no other stage or evaluation.
     LATER: ClassVar[frozenset[str]] = frozenset({"trust_by", "trust_difference", "draft_loss", "checkpoint_seconds"})
+    FITTING: ClassVar[frozenset[str]] = frozenset({"microbatch_tokens"})
 
     mode: Literal["async", "sync"] = "async"
     """Whether RL samples and trains at the same time ("async"), or alternates between both ("sync"), which is
