@@ -125,8 +125,7 @@ def trained(training: Training, device: str, small: bool) -> Row:
     from etude.training import MasterWeights, build_optimizer
 
     model = random_network(training.shape, device, torch.bfloat16)
-    if training.recompute and hasattr(model, "checkpoint_activations"):
-        model.checkpoint_activations(True)
+    model.checkpoint_activations(training.recompute)
     if training.compiled:
         compile_parts(model)
     recipe = OptimizerRecipe(name="adamw", lr=1e-5, warmup_steps=0, moments=training.moments)

@@ -103,8 +103,10 @@ async def make_corpus(context: RunContext) -> dict[str, Any]:
 
 def require_long_documents(context: RunContext) -> None:
     """Raise LineageError if the corpus has no documents long enough for the long stage, before hours of pretraining are
-    spent."""
-    length = context.recipe.pretrain.length
+    spent. Each phase needs some that are longer than the phase before, the first one longer than pretraining's rows."""
+    phases, base = context.recipe.long.phases, context.recipe.pretrain.length
+    length = max([base, *(phase.length for phase in phases[:-1])])
+    field = "pretrain.length" if length == base else "long.phases.length"
     corpus = open_corpus(context.paths.corpus)
     splits = {"train": corpus.train, "held-out": corpus.valid}
     if all(len(shards.reaching(length)) for shards in splits.values()):
@@ -113,8 +115,8 @@ def require_long_documents(context: RunContext) -> None:
         f"{int(shards.lengths.max(initial=0))} in its {name} split" for name, shards in splits.items()
     )
     raise LineageError(
-        f"pretrain.length = {length}: the long stage needs documents of more than {length + 1} tokens in both splits "
-        f"of the corpus, the longest has {longest}; lower pretrain.length, or start a new run (--name) with "
+        f"{field} = {length}: the long stage needs documents of more than {length + 1} tokens in both splits "
+        f"of the corpus, the longest has {longest}; lower {field}, or start a new run (--name) with "
         "longer code (corpus.sources, corpus.folders) or a larger corpus.held_out_share"
     )
 

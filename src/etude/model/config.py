@@ -193,13 +193,14 @@ class ModelConfig:
         is_mixture = self.mixture is not None and (layer >= self.num_hidden_layers or layer in self.mixture.layers)
         return self.mixture if is_mixture else None
 
-    def extended(self, factor: float, trained: int) -> ModelConfig:
-        """Return this network for a context `factor` times as long; `trained` is the context it was trained with."""
+    def extended(self, factor: float, trained: int, longest: int = 0) -> ModelConfig:
+        """Return this network for a context `factor` times as long; `trained` is the context it was trained with. It
+        has at least `longest` positions then."""
         rope = self.rope.extended(factor, trained)
         if isinstance(rope.scaling, Yarn) and self.rope.scaling is None and isinstance(self.attention, GroupedShape):
             # Latent attention scales the scores, grouped attention the rotated dimensions, each as published.
             rope = replace(rope, scaling=replace(rope.scaling, mscale=0.0, mscale_all_dim=0.0))
-        return replace(self, rope=rope)
+        return replace(self, rope=rope, max_position_embeddings=max(self.max_position_embeddings, longest))
 
     def head_split(self, name: str) -> HeadSplit | None:
         return self.attention.head_split(name)

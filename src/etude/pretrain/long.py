@@ -1,47 +1,63 @@
-"""Context extension: YaRN by the recipe's factor, then training on long rows.
+"""Context extension: rotary positions rescaled by the recipe's factor, then training on long rows, in one phase or
+several of rising length.
 
-Half of the rows come from documents longer than the base length, so that late positions occur at all; the other half
-from the base mixture, so that nothing is unlearnt. The stage measures the loss on held-out documents at positions
-beyond the base length. The loss before training is that of the base model without YaRN.
+Half of the rows come from documents longer than what the model (or the phase before) has seen, so that late positions
+occur at all; the other half from the base mixture, so that nothing is unlearnt. The stage measures the loss on held-out
+documents at positions beyond the base length, in rows of the last phase. The loss before training is that of the base
+model without the extension.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from etude.corpus import Mixture, RowStream, Shards, mixture
-from etude.model import Transformer
+from etude.model import ModelConfig, Transformer
 from etude.pretrain.context import Rows, StageContext, next_token_losses
 from etude.pretrain.errors import PretrainError
 from etude.pretrain.measure import held_out, mean_loss
 from etude.pretrain.stage import StagePlan
+from etude.recipe.training import LongPhase
 from etude.training import StepLoss, build_optimizer
 
 _LONG_SHARE = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    recipe: LongPhase
+    first: int
+    """The stage's step with which the phase begins."""
+    rows: Mixture
+    config: ModelConfig
+    """The network with the phase's positions."""
+
+
 def plan(context: StageContext) -> StagePlan:
     recipe, stage, device = context.recipe, context.recipe.long, context.compute.device
-    base_length = recipe.pretrain.length
     corpus = context.corpus()
-    share = recipe.corpus.stdlib_share
-    batches = held_out(_long(corpus.valid, base_length, stage.length, 0), stage.length, stage.batch)
-
-    model = _extended(context.model_before(), stage.factor, base_length)
+    model = context.model_before()
+    base_length = recipe.pretrain.length if recipe.own_tokenizer else model.config.max_position_embeddings
+    phases = _phases(context, corpus.train, model.config, base_length)
+    last = phases[-1]
+    reach = _reach(base_length, last.recipe.length)
+    batches = held_out(_long(corpus.valid, reach, last.recipe.length, 0), last.recipe.length, last.recipe.batch)
+    model.take_positions(phases[0].config)
     masters = context.masters(model)
-    optim = build_optimizer(model, stage.optimizer, stage.steps, masters=masters)
-    late = _long(corpus.train, base_length, stage.length, recipe.seed)
-    general = mixture(corpus.train, stdlib_share=share, length=stage.length, seed=recipe.seed + 1)
-    both = Mixture.of(
-        {late: _LONG_SHARE, **{stream: float(part) * (1 - _LONG_SHARE) for stream, part in general.streams}}
-    )
+    optim = build_optimizer(model, stage.optimizer, stage.all_steps, masters=masters)
     loads: list[Tensor] = []
 
     def measure(measured: Transformer) -> dict[str, float]:
-        return {"late_loss": mean_loss(measured, batches, device, from_position=base_length)}
+        return {"late_loss": mean_loss(measured, batches, device, from_position=reach)}
+
+    def measure_after() -> dict[str, float]:
+        model.take_positions(last.config)
+        return measure(model)
 
     def measure_before() -> dict[str, float]:
         base = context.model_before()
@@ -49,7 +65,10 @@ def plan(context: StageContext) -> StagePlan:
         return measure(base)
 
     def compute_loss(step: int) -> Iterator[StepLoss]:
-        batch = Rows.of(both.batch(step, stage.batch), device)
+        phase = next(phase for phase in reversed(phases) if phase.first <= step)
+        if model.config is not phase.config:
+            model.take_positions(phase.config)
+        batch = Rows.of(phase.rows.batch(step - phase.first, phase.recipe.batch), device)
         return next_token_losses(model, batch, stage.microbatch_tokens, loads)
 
     def after_step(step: int) -> None:
@@ -60,27 +79,40 @@ def plan(context: StageContext) -> StagePlan:
         model=model,
         optim=optim,
         compute_loss=compute_loss,
-        measure=lambda: measure(model),
+        measure=measure_after,
         inputs={"corpus": context.corpus_digest(), "model": context.model_digest()},
         after_step=after_step,
         measure_before=measure_before,
     )
 
 
-def _extended(base: Transformer, factor: int, base_length: int) -> Transformer:
-    """Return the model with rotary frequencies rescaled; a factor of 1 changes nothing."""
-    if factor == 1:
-        return base
-    model = Transformer(base.config.extended(float(factor), base_length))
-    model.load_state_dict(base.state_dict())
-    return model
+def _phases(context: StageContext, train: Shards, base: ModelConfig, base_length: int) -> list[_Phase]:
+    """Return the stage's phases, each with its rows; the seed of each differs."""
+    recipe, asked = context.recipe, context.recipe.long.lengths
+    found: list[_Phase] = []
+    seen = base_length
+    for number, (phase, end) in enumerate(zip(asked, accumulate(phase.steps for phase in asked), strict=True)):
+        seed = recipe.seed + 2 * number
+        late = _long(train, _reach(seen, phase.length), phase.length, seed)
+        general = mixture(train, stdlib_share=recipe.corpus.stdlib_share, length=phase.length, seed=seed + 1)
+        both = {late: _LONG_SHARE, **{stream: float(part) * (1 - _LONG_SHARE) for stream, part in general.streams}}
+        config = base if phase.factor == 1 else base.extended(float(phase.factor), base_length, phase.length)
+        found.append(_Phase(phase, end - phase.steps, Mixture.of(both), config))
+        seen = phase.length
+    return found
 
 
-def _long(shards: Shards, base_length: int, length: int, seed: int) -> RowStream:
-    documents = shards.reaching(base_length)
+def _reach(seen: int, length: int) -> int:
+    """Return the number of tokens that long documents exceed, in rows of `length` tokens: the `seen` length, or half a
+    row where the model knows such lengths already."""
+    return seen if seen < length else length // 2
+
+
+def _long(shards: Shards, reach: int, length: int, seed: int) -> RowStream:
+    documents = shards.reaching(reach)
     if not len(documents):
         raise PretrainError(
-            f"the long stage needs documents of more than {base_length} tokens in both splits of the corpus: add "
+            f"the long stage needs documents of more than {reach} tokens in both splits of the corpus: add "
             "folders, or raise corpus.held_out_share or corpus.max_file_bytes"
         )
     return RowStream("long", documents, shards.lengths, shards.document, length=length, seed=seed)
