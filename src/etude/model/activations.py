@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from etude.model.attend import LONG, QUERY_BLOCK
+from etude.model.attend import LONG, LONG_IN_FP32, QUERY_BLOCK
 from etude.model.config import LatentShape, MixtureShape, ModelConfig
 from etude.model.experts import ROWS_STEP
 from etude.model.head_losses import chunk_rows
@@ -94,8 +94,8 @@ def _layer(config: ModelConfig, work: Pass, mixture: MixtureShape | None) -> int
 
 
 def _norm(width: int, half: int) -> int:
-    """Bytes per token that an RMS norm keeps: its input in fp32, the normed input, and its result for the matmul."""
-    return width * (_FULL + 2 * half)
+    """Bytes per token that an RMS norm keeps: its input and a scale, and its result for the matmul."""
+    return width * 2 * half + _FULL
 
 
 def _attention(config: ModelConfig, work: Pass) -> int:
@@ -106,9 +106,10 @@ def _attention(config: ModelConfig, work: Pass) -> int:
         projected += _norm(shape.q_rank, half) if shape.q_rank else 0
     else:
         value, keys = shape.head, shape.groups
-        projected = (shape.heads + shape.groups) * shape.head * (_FULL + half) if shape.qk_norm else 0
+        projected = (shape.heads + shape.groups) * (shape.head * half + _FULL) if shape.qk_norm else 0
     result = shape.heads * value
-    if work.cuda or work.length >= LONG:  # the fused kernel: operands of one width, its result, sums of exponentials
+    long = LONG_IN_FP32 if half == _FULL and not work.cuda else LONG
+    if work.cuda or work.length >= long:  # the fused kernel: operands of one width, its result, sums of exponentials
         wide = max(shape.query, value)
         values = wide if value < wide else value + (shape.nope if isinstance(shape, LatentShape) else 0)
         numbers = (shape.heads + keys) * shape.query + keys * values + shape.heads * wide
@@ -130,6 +131,8 @@ def _dense(inner: int, work: Pass) -> int:
 def _mixture(width: int, shape: MixtureShape, work: Pass) -> int:
     pairs, half = work.tokens * shape.per_token, work.bytes
     rows = pairs + (0 if work.cuda else shape.experts * ROWS_STEP // 2)
-    router = work.tokens * ((width * _FULL if half < _FULL else 0) + shape.experts * _FULL)
+    # The router keeps its input in fp32; the norm's result itself is kept by shared experts alone.
+    read = width * (_FULL - (0 if shape.shared_width else half)) if half < _FULL else 0
+    router = work.tokens * (read + shape.experts * _FULL)
     routed = rows * (width + 4 * shape.width) * half + pairs * (width * half + 4 * 8)
     return router + routed + _dense(shape.shared_width, work)
