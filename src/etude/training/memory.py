@@ -159,7 +159,10 @@ def in_gb(size: float) -> str:
 
 def free_memory(device: str = "cpu") -> int:
     """Return the bytes that this process may still take: what the machine has available, within the limits of its
-    address space (RLIMIT_AS) and of its control groups; on CUDA, what is free on the device or cached by torch."""
+    address space (RLIMIT_AS) and of its control groups; on CUDA, what is free on the device or cached by torch. A plan
+    made where there is no CUDA device assumes one of 80 GB."""
+    if device == "cuda" and not torch.cuda.is_available():
+        return 80_000_000_000
     if device == "cuda":
         return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     limits = [_available(), *_left_in_cgroups()]
