@@ -28,7 +28,7 @@ CUDA = torch.device("cuda:0")
 _COPIES = {"_to_copy", "copy_", "_foreach_copy_"}
 _WAITS = {"_local_scalar_dense", "nonzero", "bincount", "masked_select", "unique_dim", "_unique2", "equal"}
 """Operations for whose result the CPU waits, since it decides a shape or is a Python number."""
-_RAW_POINTER = 64
+_RAW_POINTER, _MEMORY = 64, 16 << 30
 
 
 class MixedDevices(RuntimeError):
@@ -257,6 +257,9 @@ def pretended_cuda() -> Iterator[Counter[str]]:
         "is_available": lambda: True,
         "synchronize": wait,
         "empty_cache": lambda: None,
+        "mem_get_info": lambda *_: (_MEMORY, _MEMORY),
+        "memory_reserved": lambda *_: 0,
+        "memory_allocated": lambda *_: 0,
         "current_stream": lambda *_: stream,
         "get_device_name": lambda *_: "a pretended device",
         "get_device_capability": lambda *_: (9, 0),

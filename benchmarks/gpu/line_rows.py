@@ -19,6 +19,7 @@ from published import QWEN3_06B, QWEN3_4B, SLICE_30B, TINY_DENSE, TINY_SPARSE
 from torch import nn
 
 from etude.model import Transformer, head_cross_entropy, parameters_of, read_config
+from etude.model.activations import Pass, activations_of
 from etude.model.checkpoints.slots import without_memory
 from etude.model.compiled import compile_parts
 
@@ -122,11 +123,10 @@ def random_network(shape: dict[str, Any], device: str, dtype: torch.dtype) -> Tr
 
 def trained(training: Training, device: str, small: bool) -> Row:
     from etude.recipe.training import OptimizerRecipe
-    from etude.training import MasterWeights, build_optimizer
+    from etude.training import MasterWeights, TrainerMemory, build_optimizer
 
     model = random_network(training.shape, device, torch.bfloat16)
-    if training.recompute and hasattr(model, "checkpoint_activations"):
-        model.checkpoint_activations(True)
+    model.checkpoint_activations(training.recompute)
     if training.compiled:
         compile_parts(model)
     recipe = OptimizerRecipe(name="adamw", lr=1e-5, warmup_steps=0, moments=training.moments)
@@ -140,7 +140,12 @@ def trained(training: Training, device: str, small: bool) -> Row:
         head_cross_entropy(hidden, model.head, tokens[0, 1:], weights).backward()
         optim.step()
 
+    work = Pass(1, training.length, torch.bfloat16, device == "cuda")
+    held = activations_of(model.config, work, checkpointed=training.recompute)
+    memory = TrainerMemory.of(model, recipe, torch.bfloat16, offload=training.offload)
+    memory = memory.during(activations=held.layers + held.ends, logits=held.last, reused=True)
     found = _throughput(step, model.config, training.length, device, small)
+    found["planned_gib"] = round(memory.peak / _GIB, 2)
     states = {"moments": training.moments, "offload": training.offload, "recompute": training.recompute}
     return found | states | {"parameters": parameters_of(model.config).total}
 

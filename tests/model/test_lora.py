@@ -21,7 +21,6 @@ from etude.model import (
     adapters_of,
     begin_adapters,
     compute_with,
-    like_with,
     merge_adapters,
     prepare,
     serve,
@@ -174,11 +173,11 @@ def test_a_served_network_computes_with_new_adapters_once_prepared(model_of: Any
 
 def test_a_longer_context_keeps_the_adapters(model_of: Any, tokens_of: Any) -> None:
     model, tokens = adapted(model_of(q_lora_rank=20)), tokens_of(1, 20)
-    longer = like_with(model, model.config.extended(4.0, 16))
     expected = adapted(Transformer(model.config.extended(4.0, 16)))
     expected.load_state_dict(model.state_dict())
-    assert torch.equal(longer(tokens).logits_btv, expected(tokens).logits_btv)
-    assert {name for name, p in longer.named_parameters() if p.requires_grad} == set(adapter_state(model))
+    model.take_positions(expected.config)
+    assert torch.equal(model(tokens).logits_btv, expected(tokens).logits_btv)
+    assert {name for name, p in model.named_parameters() if p.requires_grad} == set(adapter_state(model))
 
 
 def test_merging_in_bf16_rounds_once(model_of: Any) -> None:

@@ -61,7 +61,7 @@ def test_8_bit_moments_learn_as_fp32_ones_do(name):
 @pytest.mark.parametrize("moments", ["float32", "8bit"])
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_what_lies_on_the_cpu_changes_no_bit(with_cuda, name, moments, monkeypatch):
-    monkeypatch.setattr("etude.training.optimizers._AT_ONCE", 1100)  # several groups
+    monkeypatch.setattr("etude.training.optimizers.AT_ONCE", 1100)  # several groups
     with with_cuda():
         expected, there = trained("cuda", "none", moments, name, steps=6)
         for offload in ("moments", "masters"):

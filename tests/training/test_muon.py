@@ -7,7 +7,7 @@ from tests.engine.tiny import tiny_model
 
 from etude.model import Numerics, Transformer, read_config, round_with
 from etude.recipe.training import OptimizerRecipe
-from etude.training import MasterWeights, build_optimizer
+from etude.training import MasterWeights, build_optimizer, muon
 from etude.training.muon import blocks_of, orthogonalise
 
 RECIPE = OptimizerRecipe(name="muon", lr=0.01, weight_decay=0.1, warmup_steps=0, grad_clip=1e9, final_lr_share=1.0)
@@ -156,3 +156,15 @@ def test_experts_that_no_token_chose_are_left_alone(computed):
     for name, weight in before.items():
         same = [torch.equal(one, other) for one, other in zip(weight, optim.masters.masters[name], strict=True)]
         assert same == ([True] * 4 if name.startswith("mtp.") else [False, False, True, True]), name
+
+
+def test_blocks_are_orthogonalised_in_batches_of_limited_size(monkeypatch):
+    """Whatever the limit, every block gets its update, stacks that are divided too."""
+    generator = torch.Generator().manual_seed(0)
+    momenta = [torch.randn(shape, generator=generator) for shape in ((7, 6, 10), (6, 10), (3, 10, 6))]
+    parted = [(momentum, lambda tensor: [tensor if tensor.ndim == 3 else tensor[None]]) for momentum in momenta]
+    whole = muon.muon_updates(parted, torch.float32)
+    for limit in (1, 2 * 60, 5 * 60):
+        monkeypatch.setattr(muon, "BATCH", limit)
+        for update, expected in zip(muon.muon_updates(parted, torch.float32), whole, strict=True):
+            torch.testing.assert_close(update, expected)

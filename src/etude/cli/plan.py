@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from etude.lineage.base import find_base, network_of
+from etude.lineage.memory import PROCESS
 from etude.lineage.plan import plan_run
 from etude.lineage.room import describe_needs, disk_needs
 from etude.model.precision.kernels import implementation_for
 from etude.recipe import Recipe
 from etude.recipe.load import dump_recipe
+from etude.training.memory import in_gb
 
 
 def describe_plan(recipe: Recipe) -> str:
@@ -26,7 +28,13 @@ def describe_plan(recipe: Recipe) -> str:
     lines.append(f"# parameters      {plan.parameters:,} ({plan.active:,} active per token)")
     if recipe.lora.rank:
         lines.append(f"# trained         {plan.trained:,} of adapters")
-    lines.append(f"# memory          about {plan.memory_bytes / 1e6:,.0f} MB in the trainer, without the interpreter")
+    lines.append(
+        f"# memory          {in_gb(plan.free)} free; each stage at its peak, with {in_gb(PROCESS)} per process:"
+    )
+    for need in plan.memory:
+        lines.append(f"# {need.stage:<15} {need}")
+        if need.advice:
+            lines.append(f"# too much        {need.stage} does not fit: {need.advice}")
     lines.append(f"# disk            {describe_needs(disk_needs(recipe, network_of(recipe)))}")
     lines.append(f"# boxes           {describe_boxes(recipe)}")
     lines += [f"# {stage:<15} {tokens:>12,} tokens  about {seconds:,.0f} s" for stage, tokens, seconds in plan.stages]

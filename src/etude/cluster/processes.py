@@ -29,6 +29,7 @@ from etude.cluster.direct_calls import BACKLOG, CallerConnection, ConnectionLost
 from etude.cluster.failure import Failure
 from etude.cluster.fork_server import COMMAND, CONTROL, ServiceProcess, ServiceSpec, framed
 from etude.cluster.hosting import END_OF_STREAM, NEXT_ITEM, OPEN_STREAM, PING, pickled_call
+from etude.cluster.kernel_kills import KernelKills
 from etude.cluster.node_names import NodeNames
 from etude.cluster.private_folder import end_guardian, private_folder, start_guardian
 
@@ -58,6 +59,7 @@ class ProcessRemote:
         """The process of the service that the last call through this handle reached."""
         self._connection: CallerConnection | None = None
         self._opening = asyncio.Lock()
+        self._kills = KernelKills.count()
 
     def __reduce__(self) -> Any:
         return ProcessRemote, (self._name, self._folder)
@@ -157,7 +159,7 @@ class ProcessRemote:
         async with self._opening:
             connection = self._connection
             if connection is None or connection.lost or connection.loop is not asyncio.get_running_loop():
-                self._process = await self._alive()
+                self._process, self._kills = await self._alive(), KernelKills.count()
                 self._connection = connection = await CallerConnection.open(self._process.socket_path)
             return connection
 
@@ -182,7 +184,8 @@ class ProcessRemote:
         except TimeoutError:
             raise DeadlineExceeded(f"{self._name}.{method} did not answer within {deadline:g} s") from None
         except ConnectionLost as error:
-            raise ServiceDied(f"{self._name} died; it was asked for {method} ({error})") from error
+            why = f"{error}: {killed}" if (killed := self._kills.since()) else str(error)
+            raise ServiceDied(f"{self._name} died; it was asked for {method} ({why})") from error
 
     def _result(self, answer: bytes, method: str) -> Any:
         value = pickle.loads(answer)

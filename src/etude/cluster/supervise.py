@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from etude.cluster.contract import Cluster, Remote, ServiceDied
+from etude.cluster.contract import Cluster, DeadlineExceeded, Remote, ServiceDied
 from etude.journal import Journal
 from etude.recipe.compute import ClusterRecipe
 
@@ -78,8 +79,10 @@ class Supervised:
         """Whether the service is alive and has not been restarted since its start number `seen` (see `incarnation`)."""
         return (await self.remote.health()).alive and self.incarnation == seen
 
-    async def watch(self, every: float) -> None:
-        """Check every `every` seconds whether the service is dead, and restart it if so. Runs until cancelled."""
+    async def watch(self, every: float, ask: str = "") -> None:
+        """Check every `every` seconds whether the service is dead, and restart it if so. Runs until cancelled. With
+        `ask`, the name of a method, also raise the exception with which the method says that the service is of no more
+        use."""
         while True:
             await asyncio.sleep(every)
             seen = self.incarnation
@@ -87,11 +90,14 @@ class Supervised:
             health = await self.remote.health(deadline=self._health_deadline)
             if not health.alive:
                 await self.heal(seen, f"{self.name} was found dead: {health.detail}")
+            elif ask:
+                with suppress(ServiceDied, DeadlineExceeded):  # the next check finds out
+                    await self.remote.call(ask, deadline=self._health_deadline)
 
-    async def run_watched(self, work: Coroutine[Any, Any, T], *, every: float = 1.0) -> T:
+    async def run_watched(self, work: Coroutine[Any, Any, T], *, every: float = 1.0, ask: str = "") -> T:
         """Await `work`, which needs the service, and return its result. Meanwhile restart the service if it dies;
-        raise ServiceDied when its restarts are used up."""
-        watching, working = asyncio.create_task(self.watch(every)), asyncio.create_task(work)
+        raise ServiceDied when its restarts are used up, or what the method `ask` raises."""
+        watching, working = asyncio.create_task(self.watch(every, ask)), asyncio.create_task(work)
         both: set[asyncio.Task[Any]] = {watching, working}
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

@@ -32,6 +32,7 @@ from etude.model import (
 from etude.model.checkpoints.folder import file_in
 from etude.model.checkpoints.slots import without_memory
 from etude.model.checkpoints.writing import TRAVELLING, files_carried
+from etude.pretrain.long import extended
 from etude.recipe import Recipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.recipe.training import PretrainRecipe
@@ -122,10 +123,7 @@ def _require_fit(recipe: Recipe, network: ModelConfig) -> None:
             f"tokenizer.vocab_size = {recipe.tokenizer.vocab_size}: the network of model.from has {network.vocab_size} "
             "tokens; lower it"
         )
-    positions = _positions(recipe, network)
-    for field, asked in (("engine.context", recipe.engine.context), ("long.length", recipe.long.length)):
-        if asked > positions and (field != "long.length" or "long" in recipe.stages):
-            raise LineageError(f"{field} = {asked}: the network of model.from has {positions} positions; lower it")
+    _require_positions(recipe, network)
     if not network.num_nextn_predict_layers:
         if "mtp" in recipe.stages:
             raise LineageError("stages: the network of model.from has no MTP heads to train; set model.mtp_heads")
@@ -147,14 +145,18 @@ def _require_targets(recipe: Recipe, network: ModelConfig) -> None:
         raise LineageError(f'lora.targets names "{missing[0]}": the network of model.from has no {what}; leave it out')
 
 
-def _positions(recipe: Recipe, network: ModelConfig) -> int:
-    """Return the number of positions that the network has in the end."""
-    if "long" not in recipe.stages or recipe.long.factor == 1 or recipe.own_tokenizer:
-        return network.max_position_embeddings
-    try:
-        return network.extended(float(recipe.long.factor)).max_position_embeddings
-    except ModelError as error:
-        raise LineageError(f"long.factor = {recipe.long.factor}: {error}; set it to 1") from error
+def _require_positions(recipe: Recipe, network: ModelConfig) -> None:
+    """Raise LineageError if a phase of the stage long, or then the engine, uses more positions than there are."""
+    positions, asked = network.max_position_embeddings, list[tuple[str, int, int]]()
+    for phase in recipe.long.lengths if "long" in recipe.stages else []:
+        try:
+            positions = extended(recipe, network, phase).max_position_embeddings
+        except ModelError as error:
+            raise LineageError(f"long.factor = {phase.factor}: {error}; set it to 1") from error
+        asked.append(("long.phases: length" if recipe.long.phases else "long.length", phase.length, positions))
+    for field, length, room in [*asked, ("engine.context", recipe.engine.context, positions)]:
+        if length > room:
+            raise LineageError(f"{field} = {length}: the network of model.from has {room} positions; lower it")
 
 
 def _require_experts(recipe: Recipe, network: ModelConfig) -> None:

@@ -55,7 +55,7 @@ async def run_continued(context: RunContext) -> dict[str, Any]:
             begun = time.monotonic() - sum(took)
             while (used := time.monotonic() - begun) + _half_a_round(took) < seconds:
                 context.screen.update("continued", {"step": int(used), "total": int(seconds)})
-                row = await engine.run_watched(rounds.run(number, used / seconds))
+                row = await engine.run_watched(rounds.run(number, used / seconds), ask="stats")
                 number += 1
                 taken = time.monotonic() - begun
                 took.append(taken - used)

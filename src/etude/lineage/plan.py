@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from etude.corpus import code_bytes
 from etude.lineage.base import network_of
+from etude.lineage.memory import Need, memory_of
 from etude.lineage.probe import Pace, probe
 from etude.lineage.stages import stages_of
 from etude.model import adapter_size, parameters_of
@@ -18,10 +19,9 @@ from etude.model.checkpoints.slots import without_memory
 from etude.recipe import Recipe
 from etude.rl import evaluated_steps
 from etude.tasks.sources.microrepo.bugs import SEEN_KINDS
+from etude.training import free_memory
 from etude.training.compute import Compute, planned_compute
 
-_BYTES_PER_PARAMETER = 4 + 8 + 4 + 2
-"""fp32 master weight (4), two optimizer moments (8), gradient (4) and a bf16 copy (2)."""
 _STAGE_TOKENS = {"pretrain": 1.65, "long": 2.6, "mtp": 1.35, "sft": 3.0}
 """Cost of training on one token in each stage, relative to the forward and backward pass that `probe` times. What
 exceeds 1 is spent on the optimizer, on draft heads, and on longer rows."""
@@ -53,7 +53,10 @@ class RunPlan:
     """Number of parameters that the run trains: all, or those of adapters."""
     active: int
     """Number of parameters that one token uses."""
-    memory_bytes: float
+    memory: list[Need]
+    """What each training stage takes."""
+    free: int
+    """Bytes of memory that are free on this machine or device."""
     stages: list[tuple[str, int, float]]
     """Name, tokens and seconds of each stage."""
 
@@ -63,22 +66,17 @@ def plan_run(recipe: Recipe) -> RunPlan:
     pace = probe(recipe, compute)
     config = network_of(recipe)
     count = parameters_of(config)
-    stages = recipe.pretrain, recipe.long, recipe.mtp, recipe.sft
-    passes = (max(stage.length, min(stage.batch * stage.length, stage.microbatch_tokens)) for stage in stages)
-    longest = max(recipe.rl.microbatch_tokens, *passes)
-    activations = longest * (config.hidden_size * 40 * config.num_hidden_layers + config.vocab_size * 3) * 4
     trained = adapter_size(without_memory(config), recipe.lora) if recipe.lora.rank else count.total
-    frozen = count.total if recipe.lora.rank else 0
-    memory = trained * _BYTES_PER_PARAMETER + frozen * compute.dtype.itemsize + activations
-    return RunPlan(compute, pace, count.total, trained, count.active, memory, plan_stages(recipe, pace))
+    free = free_memory(compute.device)
+    memory = memory_of(recipe, config, compute.dtype, free)
+    return RunPlan(compute, pace, count.total, trained, count.active, memory, free, plan_stages(recipe, pace))
 
 
 def plan_stages(recipe: Recipe, pace: Pace) -> list[tuple[str, int, float]]:
     """Return name, tokens and seconds of every stage of the recipe, in order."""
     tasks, context, rl, test = recipe.tasks, recipe.engine.context, recipe.rl, recipe.evaluation
 
-    def supervised(name: str, steps: int, batch: int, length: int) -> tuple[str, int, float]:
-        tokens = steps * batch * length
+    def supervised(name: str, tokens: int) -> tuple[str, int, float]:
         return name, tokens, tokens * _STAGE_TOKENS[name] * pace.token
 
     def tried(rollouts: int) -> tuple[int, float]:
@@ -95,11 +93,11 @@ def plan_stages(recipe: Recipe, pace: Pace) -> list[tuple[str, int, float]]:
     every = [
         ("tasks", 0, (tasks.train + tasks.dev + tasks.test) * (tasks.gate_runs + _GATE_GRADINGS) * pace.grading),
         ("corpus", 0, _corpus_documents(recipe) * pace.document),
-        supervised("pretrain", pretrain.steps, pretrain.batch, pretrain.length),
-        supervised("long", long.steps, long.batch, long.length),
-        supervised("mtp", mtp.steps + mtp.joint_steps, mtp.batch, mtp.length),
+        supervised("pretrain", pretrain.steps * pretrain.batch * pretrain.length),
+        supervised("long", sum(phase.steps * phase.batch * phase.length for phase in long.lengths)),
+        supervised("mtp", (mtp.steps + mtp.joint_steps) * mtp.batch * mtp.length),
         ("demonstrations", 0, _demonstration_gradings(recipe) * pace.grading),
-        supervised("sft", sft.steps, sft.batch, sft.length),
+        supervised("sft", sft.steps * sft.batch * sft.length),
         reinforced(),
         ("continued", 0, recipe.continued.seconds),
         ("evaluate", *tried(len(recipe.evaluated) * tasks.test * tries)),

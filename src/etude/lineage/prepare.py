@@ -14,9 +14,11 @@ from typing import Any
 
 from etude.corpus import gather, open_corpus, write_corpus
 from etude.harness import format_of, load_profile, profile_of
+from etude.lineage.base import network_of
 from etude.lineage.contamination import TaskCode, require_separate
 from etude.lineage.context import RunContext
 from etude.lineage.state import LineageError
+from etude.pretrain.long import reaches
 from etude.rollout import RolloutSetup, demonstrate, open_setup, oracle
 from etude.tasks import Split, gate_tasks, generate_tasks, list_tasks, write_documents
 from etude.text import Tokenizer, open_tokenizer
@@ -111,17 +113,20 @@ async def make_corpus(context: RunContext) -> dict[str, Any]:
 def require_long_documents(context: RunContext) -> None:
     """Raise LineageError if the corpus has no documents long enough for the long stage, before hours of pretraining are
     spent."""
-    length = context.recipe.pretrain.length
-    corpus = open_corpus(context.paths.corpus)
+    recipe, corpus = context.recipe, open_corpus(context.paths.corpus)
+    reach = max(reaches(recipe, network_of(recipe, context.paths)))
     splits = {"train": corpus.train, "held-out": corpus.valid}
-    if all(len(shards.reaching(length)) for shards in splits.values()):
+    if all(len(shards.reaching(reach)) for shards in splits.values()):
         return
+    field, length = "pretrain.length", recipe.pretrain.length
+    if not recipe.own_tokenizer or reach != length:
+        field, length = "long.phases: length" if recipe.long.phases else "long.length", recipe.long.lengths[-1].length
     longest = " and ".join(
         f"{int(shards.lengths.max(initial=0))} in its {name} split" for name, shards in splits.items()
     )
     raise LineageError(
-        f"pretrain.length = {length}: the long stage needs documents of more than {length + 1} tokens in both splits "
-        f"of the corpus, the longest has {longest}; lower pretrain.length, or start a new run (--name) with "
+        f"{field} = {length}: the long stage needs documents of more than {reach + 1} tokens in both splits "
+        f"of the corpus, the longest has {longest}; lower {field}, or start a new run (--name) with "
         "longer code (corpus.sources, corpus.folders) or a larger corpus.held_out_share"
     )
 

@@ -18,6 +18,7 @@ import torch
 from etude.journal import RunPaths
 from etude.lineage.base import network_of
 from etude.model import Transformer, compute_with
+from etude.model.size import operations_per_token, shrunk
 from etude.recipe import Recipe
 from etude.rollout import open_setup
 from etude.sandbox.contract import SandboxError
@@ -32,6 +33,10 @@ _AT_ONCE = 4
 _GRADINGS = 8
 """Number of timed gradings per task."""
 _DOCUMENTS = 200
+_LARGEST = 30_000_000
+"""Largest number of parameters of a network that is timed as it is; that of a larger network's two layers."""
+_LONGEST = 512
+"""Number of tokens of a step of such layers."""
 _USUAL_GRADING = 0.019
 """Seconds per grading to assume if no sandbox can run here; measured on a machine with two cores."""
 
@@ -51,7 +56,8 @@ class Pace:
 
     def __str__(self) -> str:
         graded = f"a typical value, since no box runs here: {self.unprobed}" if self.unprobed else "graded here"
-        speeds = f"{1 / self.token:,.0f} tokens/s of this network, {1 / self.document:,.0f} documents/s"
+        tokens = f"{1 / self.token:,.0f}" if self.token < 0.1 else f"{1 / self.token:.2g}"
+        speeds = f"{tokens} tokens/s of this network, {1 / self.document:,.0f} documents/s"
         return f"{speeds}, {1 / self.grading:,.0f} gradings/s ({graded})"
 
 
@@ -64,12 +70,16 @@ def probe(recipe: Recipe, compute: Compute) -> Pace:
 
 
 def _seconds_of_token(recipe: Recipe, compute: Compute) -> float:
+    """Return the seconds per token of the recipe's network. A large network is not built: a small one of two of its
+    layers is timed, and its seconds are multiplied by the ratio of both networks' arithmetic."""
     compute.apply()
-    config, device = network_of(recipe), compute.device if compute.is_here else "cpu"
+    whole, device = network_of(recipe), compute.device if compute.is_here else "cpu"
+    config = shrunk(whole, _LARGEST)
     model = Transformer(config).to(device=device, dtype=compute.dtype)
     if compute.is_here:
         compute_with(model, recipe.precision)
-    shape = (recipe.pretrain.batch, recipe.pretrain.length)
+    length = recipe.pretrain.length if config is whole else min(recipe.pretrain.length, _LONGEST)
+    shape = (recipe.pretrain.batch if config is whole else max(1, _LONGEST // length), length)
     tokens = torch.randint(config.vocab_size, shape, device=device)
 
     def step() -> None:
@@ -82,7 +92,8 @@ def _seconds_of_token(recipe: Recipe, compute: Compute) -> float:
     begun = time.perf_counter()
     for _ in range(_STEPS):
         step()
-    return (time.perf_counter() - begun) / (_STEPS * tokens.numel())
+    taken = (time.perf_counter() - begun) / (_STEPS * tokens.numel())
+    return taken * operations_per_token(whole, recipe.pretrain.length) / operations_per_token(config, length)
 
 
 async def _seconds_of_grading(recipe: Recipe) -> float:

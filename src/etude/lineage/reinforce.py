@@ -115,7 +115,7 @@ async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, versio
             store = context.recipe.weights.place(paths.weights)
             model = await asyncio.to_thread(_save_version, context, WeightStore(store), version, aside)
         async with _serving(context, name, model, Split.DEV, version) as (engine, worker):
-            await engine.run_watched(_evaluate(context, worker, asked, Split.DEV, dev_evaluation(version)))
+            await engine.run_watched(_evaluate(context, worker, asked, Split.DEV, dev_evaluation(version)), ask="stats")
     except (CorruptVersion, MissingVersion) as error:
         context.journal.event("version_damaged", version=version, reason=str(error))
         context.screen.note(f"left out: {error}")
@@ -160,7 +160,7 @@ async def evaluate_test(context: RunContext) -> dict[str, Any]:
             for (cap, asked), each in zip(passes, tries, strict=True):
                 name = stage if cap is None else one_edit(stage)
                 work = _evaluate(context, worker, asked, Split.TEST, f"test-{name}", progress, max_edits=cap)
-                results[name] = await engine.run_watched(work)
+                results[name] = await engine.run_watched(work, ask="stats")
                 finished += each
     return results
 

@@ -135,7 +135,7 @@ def _trained(name: str, recipe: Recipe) -> Stage:
             needs_long = require_long_documents if "long" in recipe.stages else None
             return _supervised(name, "base pretraining", ("corpus", *start), needs_long)
         case "long":
-            return _supervised(name, "long context", ("corpus", *start))
+            return _supervised(name, "long context", ("corpus", *start), require_long_documents)
         case "mtp":
             return _supervised(name, "MTP heads", ("corpus", *start))
         case "sft":

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from etude.model.attention import Attention
 from etude.model.block import Block, Experts, FeedForward, MixtureOfExperts
-from etude.model.config import ModelConfig
 from etude.model.errors import ModelError
 from etude.model.linear import Expansion, Linear
 from etude.model.lora import ExpertAdapters, LowRank, adapter_state, fresh_adapter
@@ -107,16 +106,6 @@ def with_adapters(model: nn.Module, state: Mapping[str, Tensor]) -> Iterator[Non
         yield
     finally:
         _copy(kept, own)
-
-
-def like_with(model: Transformer, config: ModelConfig) -> Transformer:
-    """Return a network of another configuration with the same weights and adapters."""
-    other = Transformer(config)
-    for name, adapter in adapters_of(model).items():
-        attach_adapter(other, name, LowRank(torch.empty_like(adapter.a), torch.empty_like(adapter.b), adapter.scale))
-    other.load_state_dict(model.state_dict(), assign=True)
-    other.origin = model.origin
-    return freeze_all_but_adapters(other) if adapters_of(other) else other
 
 
 @torch.no_grad()

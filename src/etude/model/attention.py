@@ -20,6 +20,8 @@ class Attention(nn.Module):
     that has pieces.
     """
 
+    scale: float
+    """Factor of the attention scores."""
     invariant = False
     """Whether to compute batch-invariantly: the result of a token then does not depend on the rest of its batch."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -18,6 +19,7 @@ from etude.model.lora import ExpertAdapters
 from etude.model.norm import RMSNorm
 from etude.model.precision.kernels import ExpertKernels
 from etude.model.precision.numerics import Numerics
+from etude.model.recompute import recomputed
 from etude.model.rope import Rotation
 from etude.model.router import Replay, Router, Routing
 from etude.model.tiles import silu
@@ -89,6 +91,9 @@ def attention_of(config: ModelConfig) -> Attention:
 
 
 class Block(nn.Module):
+    checkpointed = False
+    """Whether the backward pass computes this layer's activations again, instead of keeping them (recompute.py)."""
+
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         mixture = config.mixture_of(layer)
@@ -111,9 +116,36 @@ class Block(nn.Module):
         replayed_btk: Tensor | None = None,
     ) -> tuple[Tensor, Routing | None]:
         """Return the residual stream after this layer, and its routing (None in a dense layer)."""
+        if not (self.checkpointed and torch.is_grad_enabled()):
+            return self._layer(x_btd, rotation, context, replay, replayed_btk)
+        routings: list[Routing | None] = []
+
+        def run(x: Tensor) -> tuple[Tensor, ...]:
+            y, routing = self._layer(x, rotation, context, replay, replayed_btk)
+            routings.append(routing)
+            scores_ne = None if routing is None else routing.scores_ne
+            return (y,) if scores_ne is None else (y, scores_ne)
+
+        y, *scores = recomputed(run, x_btd, list(self.parameters()))
+        routing = routings.pop()
+        return y, None if routing is None else _without_graph(routing, *scores)
+
+    def _layer(
+        self,
+        x_btd: Tensor,
+        rotation: Rotation,
+        context: Context,
+        replay: Replay | None,
+        replayed_btk: Tensor | None,
+    ) -> tuple[Tensor, Routing | None]:
         x_btd = x_btd + self.self_attn(self.input_layernorm(x_btd), rotation, context)
         inner = self.post_attention_layernorm(x_btd)
         if not self.moe:
             return x_btd + self.mlp(inner), None
         y, routing = self.mlp(inner, replay, replayed_btk)
         return x_btd + y, routing
+
+
+def _without_graph(routing: Routing, scores_ne: Tensor | None = None) -> Routing:
+    """Return the routing of a recomputed layer: only its scores have a gradient, that of the layer as a whole."""
+    return replace(routing, gates_nk=routing.gates_nk.detach(), scores_ne=scores_ne)

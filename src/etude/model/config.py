@@ -194,10 +194,10 @@ class ModelConfig:
         return self.mixture if is_mixture else None
 
     def extended(self, factor: float, trained: int | None = None) -> ModelConfig:
-        """Return this network for a context `factor` times as long. `trained` is the context it was trained with, if
-        its positions count the longer one already; None means its positions, whose number grows then."""
-        rope = self.rope.extended(factor, trained or self.max_position_embeddings)
-        positions = self.max_position_embeddings if trained else int(self.max_position_embeddings * factor)
+        """Return this network for a context `factor` times as long as the `trained` one, that is, as its positions if
+        None. It has at least that many positions then."""
+        trained = trained or self.max_position_embeddings
+        rope, positions = self.rope.extended(factor, trained), max(self.max_position_embeddings, int(trained * factor))
         if isinstance(rope.scaling, Yarn) and self.rope.scaling is None and isinstance(self.attention, GroupedShape):
             # Latent attention scales the scores, grouped attention the rotated dimensions, each as published.
             rope = replace(rope, scaling=replace(rope.scaling, mscale=0.0, mscale_all_dim=0.0))

@@ -34,7 +34,8 @@ def head_loss(
     operands = hidden_nh, head.weight_vh
     if not torch.is_grad_enabled():  # an autograd function is not told, and would compute the gradients all the same
         operands = hidden_nh.detach(), head.weight_vh.detach()
-    return cast(Tensor, _HeadLoss.apply(*operands, head.widened(), positions, objective, chunk or _chunk_rows(head)))
+    chunk = chunk or chunk_rows(len(head.weight_vh), cuda=head.weight_vh.is_cuda)
+    return cast(Tensor, _HeadLoss.apply(*operands, head.widened(), positions, objective, chunk))
 
 
 def head_cross_entropy(
@@ -100,7 +101,9 @@ def slope_of_chosen(probabilities_nv: Tensor, chosen_n1: Tensor, factors_n: Tens
 def head_logprobs(hidden_nh: Tensor, head: Head, tokens_n: Tensor, temperature: float) -> Tensor:
     """Return the log-probs of the tokens, each under its row of hidden states."""
     wide, found_n = head.widened(), hidden_nh.new_empty(len(tokens_n), dtype=torch.float32)
-    for part in torch.arange(len(tokens_n), device=hidden_nh.device).split(_chunk_rows(head)):
+    for part in torch.arange(len(tokens_n), device=hidden_nh.device).split(
+        chunk_rows(len(head.weight_vh), cuda=head.weight_vh.is_cuda)
+    ):
         logs = F.log_softmax(tempered(wide.product(hidden_nh[part]), temperature), dim=-1)
         found_n[part] = logs.gather(1, tokens_n[part].unsqueeze(1)).squeeze(1)
     return found_n
@@ -116,7 +119,7 @@ def head_agreement(one_nh: Tensor, other_nh: Tensor, head: Head, weights_n: Tens
     """Return the weighted number of positions at which the same token is the most likely one by both hidden states."""
     positions, wide = weights_n.nonzero().squeeze(1), head.widened()
     same = torch.zeros((), device=one_nh.device)
-    for part in positions.split(_chunk_rows(head)):
+    for part in positions.split(chunk_rows(len(head.weight_vh), cuda=head.weight_vh.is_cuda)):
         tokens, others = (wide.product(hidden_nh[part]).argmax(-1) for hidden_nh in (one_nh, other_nh))
         same += ((tokens == others) * weights_n[part]).sum()
     return same
@@ -128,8 +131,11 @@ def _weighted(weights_n: Tensor, total: Tensor | None) -> tuple[Tensor, Tensor]:
     return weights_n.nonzero().squeeze(1), scale_n
 
 
-def _chunk_rows(head: Head) -> int:
-    return max(16, min(_CHUNK_ROWS, CHUNK_BYTES // (4 * len(head.weight_vh))))
+def chunk_rows(vocabulary: int, *, cuda: bool = False) -> int:
+    """Return how many positions have logits at once. On a GPU more, since each chunk adds a gradient of the head's
+    size."""
+    share = CHUNK_BYTES // (4 * vocabulary)
+    return max(16, 4 * share if cuda else min(_CHUNK_ROWS, share))
 
 
 class _HeadLoss(torch.autograd.Function):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.model.attend import Mask, document_starts
-from etude.model.attention import Context
+from etude.model.attention import Attention, Context
 from etude.model.block import Block, MixtureOfExperts
 from etude.model.config import ModelConfig
 from etude.model.embedding import Embedding
@@ -122,6 +122,23 @@ class Transformer(nn.Module):
             if names is None or name in names:
                 bias.zero_()
         return self
+
+    def take_positions(self, config: ModelConfig) -> None:
+        """Take over the rotary positions of `config`, which describes this network with another context
+        (`ModelConfig.extended`). Parameters and adapters stay as they are."""
+        turn = self.rotary.turn
+        self.config, self.rotary = config, Rotary(config.rope, config.attention.rope)
+        self.rotary.turn = turn
+        for module in self.modules():
+            if isinstance(module, Attention):
+                module.scale = config.softmax_scale
+
+    def checkpoint_activations(self, on: bool) -> None:
+        """Choose whether training passes keep only each layer's input and compute its activations again in the backward
+        pass (recompute.py). No result changes by a bit."""
+        for module in self.modules():
+            if isinstance(module, Block):
+                module.checkpointed = on
 
     def forward(
         self,

@@ -22,6 +22,7 @@ from etude.model import (
     load_hf,
 )
 from etude.pretrain.errors import PretrainError
+from etude.pretrain.memory import checkpoints, pass_of
 from etude.recipe import Recipe
 from etude.training import Compute, MasterWeights, StepLoss
 
@@ -45,12 +46,18 @@ class StageContext:
         """The training stage before this one."""
         return self.recipe.before(self.name)
 
+    @property
+    def before_folder(self) -> Path:
+        """The folder of that stage's model."""
+        return self.run / "stages" / self.before / "model"
+
     def model_before(self) -> Transformer:
         """Load the finished model that this stage starts from: in fp32, but as it is stored if only adapters are
         trained, which it then has."""
-        folder, lora = self.run / "stages" / self.before / "model", self.recipe.lora
+        lora = self.recipe.lora
         try:
-            return begin_adapters(load_hf(folder, None if lora.rank else torch.float32), lora, self.recipe.seed)
+            model = load_hf(self.before_folder, None if lora.rank else torch.float32)
+            return begin_adapters(model, lora, self.recipe.seed)
         except UnsupportedCheckpoint as error:
             raise PretrainError(f"stage {self.name} starts from the model of stage {self.before}: {error}") from error
 
@@ -58,13 +65,15 @@ class StageContext:
         return file_digest(self.run / "corpus" / "manifest.json")
 
     def model_digest(self) -> str:
-        return checkpoint_digest(self.run / "stages" / self.before / "model")
+        return checkpoint_digest(self.before_folder)
 
     def masters(self, model: Transformer) -> MasterWeights:
         """Move the model to the device, set up its precision, and return fp32 masters. The model's own parameters
         become the copy in the compute dtype."""
         model = model.to(self.compute.device)
         compute_with(model, self.recipe.precision)
+        work = pass_of(self.recipe, self.name, model.config, self.compute.dtype)
+        model.checkpoint_activations(checkpoints(self.recipe.compute, model.config, work))
         if self.recipe.compute.compile:
             compile_parts(model)
         return MasterWeights(model, self.compute.dtype, self.recipe.compute.offload)

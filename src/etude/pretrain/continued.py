@@ -8,6 +8,7 @@ is used up, which the caller passes to `train`.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from etude.model import (
     load_hf,
     save_trained,
     served_state,
+    survey,
 )
 from etude.pretrain.context import Rows
+from etude.pretrain.memory import checkpoints, pass_of, told
 from etude.pretrain.sft import demonstration_losses
 from etude.recipe import Recipe
 from etude.trace.file import read_traces
@@ -38,6 +41,7 @@ from etude.training import (
     latest_checkpoint,
     load_checkpoint,
     save_checkpoint,
+    told_when_short,
 )
 from etude.weights import WeightStore
 from etude.weights.torch_bridge import from_state_dict
@@ -57,9 +61,15 @@ class ContinuedTrainer:
         """Number of finished rounds, which is also the number of the last published version."""
         self.metrics: dict[str, Any] = {}
         self.compute.apply()
+        with self._told_when_short("the start of continued SFT"):
+            self._open(store)
+
+    def _open(self, store: str) -> None:
         started_from = load_hf(self.paths.model(self.recipe.before("continued")), device=self.compute.device)
         self.model = begin_adapters(started_from, self.recipe.lora, self.recipe.seed)
         compute_with(self.model, self.recipe.precision)
+        work = pass_of(self.recipe, "sft", self.model.config, self.compute.dtype)
+        self.model.checkpoint_activations(checkpoints(self.recipe.compute, self.model.config, work))
         if self.recipe.compute.compile:
             compile_parts(self.model)
         self.masters = MasterWeights(self.model, self.compute.dtype, self.recipe.compute.offload)
@@ -90,8 +100,9 @@ class ContinuedTrainer:
         traces = list(read_traces(Path(demonstrations)))
         if passed:
             traces += read_traces(Path(samples), only=passed)
-        losses = self._pass(sorted(traces, key=lambda trace: trace.id), number, used_share)
-        state = served_state(self.model)  # raises on unsound weights before the round has written anything
+        with self._told_when_short(f"round {number} of continued SFT"):
+            losses = self._pass(sorted(traces, key=lambda trace: trace.id), number, used_share)
+            state = served_state(self.model)  # raises on unsound weights before the round has written anything
         self.rounds += 1
         self.metrics = {
             "traces": len(traces),
@@ -110,6 +121,13 @@ class ContinuedTrainer:
         folder = self.paths.model("continued")
         save_trained(self.model, folder, self.paths.model("base"), self.paths.root)
         return str(folder)
+
+    def _told_when_short(self, what: str) -> AbstractContextManager[None]:
+        def needed() -> str:
+            network = survey(self.paths.model(self.recipe.before("continued"))).config
+            return told(self.recipe, "sft", network, self.compute.dtype)
+
+        return told_when_short(what, self.compute.device, needed)
 
     def _pass(self, traces: list[Trace], number: int, used_share: float) -> list[float]:
         stage = self.recipe.sft

@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 
-from etude.model import Transformer, save_trained
+from etude.model import Transformer, config_from_recipe, save_trained, survey
 from etude.pretrain.context import StageContext
 from etude.pretrain.errors import PretrainError
+from etude.pretrain.memory import told
 from etude.recipe import Recipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.recipe.training import StageRecipe
-from etude.training import CheckpointError, Optim, StageRunner, StepLoss
+from etude.training import CheckpointError, Optim, StageRunner, StepLoss, told_when_short
 from etude.training.compute import remembered_compute
 from etude.training.files import write_file
 
@@ -65,6 +66,19 @@ def run_stage(name: str, run: Path, recipe: Recipe) -> Iterator[dict[str, Any]]:
         compute.require_determinism(recipe.compute)
     torch.manual_seed(recipe.seed)
     context = StageContext(run, recipe, compute, name)
+    with told_when_short(f"stage {name}", compute.device, lambda: _needed(context)):
+        yield from _run(context)
+
+
+def _needed(context: StageContext) -> str:
+    network = survey(context.before_folder).config if context.before else None
+    if network is None:
+        network = config_from_recipe(context.recipe.model, context.recipe.tokenizer.vocab_size)
+    return told(context.recipe, context.name, network, context.compute.dtype)
+
+
+def _run(context: StageContext) -> Iterator[dict[str, Any]]:
+    folder, name = context.folder, context.name
     plan = _plan(context)
     before = _remembered_before(folder / "before.json", plan)
     runner = StageRunner(

@@ -155,6 +155,8 @@ class HarnessRecipe(Section):
 
 class EngineRecipe(Section):
     LATER: ClassVar[frozenset[str]] = frozenset({"gpu_gib"})
+    FITTING: ClassVar[frozenset[str]] = frozenset({"slots", "cache_slots"})
+
     slots: int = Field(96, ge=1)
     """Maximum number of sequences decoded in one batch. Run more rollouts than slots, so that the batch stays full."""
     context: int = Field(512, ge=32)

@@ -10,7 +10,9 @@ from etude.recipe.section import Section
 
 
 class ComputeRecipe(Section):
-    LATER: ClassVar[frozenset[str]] = frozenset({"compile", "deterministic", "offload"})
+    LATER: ClassVar[frozenset[str]] = frozenset({"checkpoint_activations", "compile", "deterministic", "offload"})
+    FITTING: ClassVar[frozenset[str]] = frozenset({"checkpoint_activations", "offload"})
+
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of training and inference."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -28,6 +30,10 @@ class ComputeRecipe(Section):
     it."""
     threads: int = Field(0, ge=0)
     """Number of CPU threads of a stage that runs alone; 0 means one per core that this process may use."""
+    checkpoint_activations: Literal["none", "blocks", "auto"] = "auto"
+    """Activation checkpointing in training: "blocks" keeps only the input of each layer (block), whose activations the
+    backward pass computes again. That takes about a third more time, much less memory, and changes no bit of a result.
+    "auto" does so where all activations together would take more than half of the free memory."""
 
 
 class ClusterRecipe(Section):

@@ -93,8 +93,6 @@ class ModelRecipe(Section):
             raise ValueError("n_group must divide n_routed_experts")
         if self.topk_group > self.n_group:
             raise ValueError("topk_group must not exceed n_group")
-        if self.mtp_heads is not None and not self.from_:
-            raise ValueError("mtp_heads goes with from; a new network has num_nextn_predict_layers heads")
         if self.num_experts_per_tok > self.topk_group * (self.n_routed_experts // self.n_group):
             raise ValueError("num_experts_per_tok must not exceed the experts of topk_group groups")
         if self.n_group > 1 and self.n_routed_experts // self.n_group < 2:

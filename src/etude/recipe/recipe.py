@@ -92,9 +92,11 @@ class Recipe(Section):
             raise ValueError("stages must begin with pretrain, unless model.from names a model to begin with")
         if self.continued.seconds and "rl" not in self.stages:
             raise ValueError("continued.seconds puts continued SFT in the place of rl, which stages leaves out")
-        longest = self.pretrain.length * self.long.factor
-        if self.own_tokenizer and self.long.length > longest:
-            raise ValueError(f"long.length must not exceed pretrain.length x long.factor = {longest}")
+        for phase in self.long.lengths if self.own_tokenizer else []:  # a published model has positions of its own
+            if phase.length > (longest := self.pretrain.length * phase.factor):
+                wrong = f"long.phases: a length of {phase.length}" if self.long.phases else "long.length"
+                factor = "its factor" if self.long.phases else "long.factor"
+                raise ValueError(f"{wrong} must not exceed pretrain.length x {factor} = {longest}")
         if not self.model.from_ and self.engine.context > self.model.max_position_embeddings:
             raise ValueError("engine.context must not exceed model.max_position_embeddings")
         if self.sandbox.hosts > self.cluster.nodes:

@@ -26,12 +26,18 @@ class Section(BaseModel):
     """Names of the section's fields that were added later, whose default is the earlier behaviour. `made_from`, by
     which recipes are compared, leaves them out if they have their default, so that older runs still resume."""
 
+    FITTING: ClassVar[frozenset[str]] = frozenset()
+    """Names of the section's fields that only decide how work fits into memory. `made_from` gives them their default,
+    so that a run which ran out of memory resumes with other values."""
+
     def made_from(self) -> dict[str, Any]:
         """Return the section's values for comparison: two runs, or two sessions of one run, used the same recipe if
         these values are equal."""
         values = self.model_dump(mode="json", by_alias=True)
         for name, about in type(self).model_fields.items():
             value, written = getattr(self, name), about.alias or name
+            if name in self.FITTING:
+                value = values[written] = about.default
             if name in self.LATER and value == about.default:
                 del values[written]
             elif isinstance(value, Section):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from etude.recipe.section import Section
 
@@ -36,11 +37,17 @@ class OptimizerRecipe(Section):
     final_lr_share: float = Field(0.1, ge=0, le=1)
     """Fraction of `lr` to which the learning rate decays linearly after warm-up; 1 keeps it constant."""
 
+    @property
+    def moment_bytes(self) -> float:
+        """Bytes of one moment of a parameter."""
+        return 4.0 if self.moments == "float32" else 1.0 + 4.0 / 256
+
 
 class StageRecipe(Section):
     """Settings that all supervised stages share. A stage trains for a number of steps on packed sequences."""
 
     LATER: ClassVar[frozenset[str]] = frozenset({"microbatch_tokens"})
+    FITTING: ClassVar[frozenset[str]] = LATER
 
     steps: int = Field(100, ge=0)
     """Number of optimizer steps of the stage."""
@@ -57,6 +64,15 @@ class StageRecipe(Section):
     log_every: int = Field(5, ge=1)
     """Number of steps between two rows of metrics."""
 
+    @property
+    def largest_pass(self) -> tuple[int, int, int]:
+        """Rows and tokens per row of the largest forward pass, and the number of passes of its step."""
+        return self._largest(self.batch, self.length)
+
+    def _largest(self, batch: int, length: int) -> tuple[int, int, int]:
+        rows = min(batch, max(1, self.microbatch_tokens // length))
+        return rows, length, -(-batch // rows)
+
 
 class PretrainRecipe(StageRecipe):
     lookup_share: float = Field(0.2, ge=0, le=1)
@@ -67,9 +83,55 @@ class PretrainRecipe(StageRecipe):
     balanced by the loss that their config.json asks for."""
 
 
+class LongPhase(Section):
+    """One phase of the long-context extension, at one length."""
+
+    steps: int = Field(ge=1)
+    """Number of optimizer steps of the phase."""
+    batch: int = Field(1, ge=1)
+    """Number of packed sequences per step."""
+    length: int = Field(ge=16)
+    """Number of tokens per packed sequence, more than in the phase before."""
+    factor: int = Field(1, ge=1)
+    """Factor by which the context that the model had before the stage is extended; 1 leaves its positions as they
+    are."""
+
+
 class LongRecipe(StageRecipe):
+    LATER: ClassVar[frozenset[str]] = StageRecipe.LATER | {"phases"}
+
     factor: int = Field(4, ge=1)
-    """Factor of the YaRN context extension: sequences may have up to pretrain.length * factor tokens."""
+    """Factor of the context extension: sequences may have up to `factor` times the tokens that the model was trained
+    with before. A new model's positions are extended by YaRN, a published one's by its own scaling (YaRN if it has
+    none)."""
+    phases: list[LongPhase] = []
+    """Several lengths, one after the other: 32,768 and then 262,144 tokens, for example. Each phase has its own
+    `steps`, `batch`, `length` and `factor`, which then are left out here; the optimizer and its schedule are those of
+    the whole stage. Empty means one phase, with the stage's own values."""
+
+    @property
+    def lengths(self) -> list[LongPhase]:
+        """The phases in order."""
+        own = LongPhase.model_construct(steps=self.steps, batch=self.batch, length=self.length, factor=self.factor)
+        return self.phases or [own]
+
+    @property
+    def largest_pass(self) -> tuple[int, int, int]:
+        return max((self._largest(phase.batch, phase.length) for phase in self.lengths), key=lambda p: p[0] * p[1])
+
+    @property
+    def all_steps(self) -> int:
+        return sum(phase.steps for phase in self.lengths)
+
+    @model_validator(mode="after")
+    def _rising(self) -> LongRecipe:
+        said = [name for name in LongPhase.model_fields if getattr(self, name) != type(self).model_fields[name].default]
+        if self.phases and said:
+            raise ValueError(f"phases say the {said[0]} of each phase: leave out {said[0]} = {getattr(self, said[0])}")
+        for before, after in pairwise(self.phases):
+            if after.length <= before.length or after.factor < before.factor:
+                raise ValueError("phases must have rising lengths, and factors that do not fall")
+        return self
 
 
 class MtpRecipe(StageRecipe):

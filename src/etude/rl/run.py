@@ -94,7 +94,7 @@ class RlRun:
 
     async def run(self) -> None:
         """Run until every step is trained. Raise any unrecoverable failure; the log is complete at any moment."""
-        self._spawn(self.crew.engine.watch(1.0), self._tasks)
+        self._spawn(self.crew.engine.watch(1.0, ask="stats"), self._tasks)
         self._spawn(CoreMeter(self.crew, self.journal).watch(), self._tasks)
         self._spawn(self._store_arrivals(), self._tasks)
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +28,21 @@ from etude.model import (
     save_trained,
     serve,
     served_state,
+    survey,
     with_adapters,
 )
 from etude.pretrain.draft import heads_learn
+from etude.pretrain.memory import checkpoints
 from etude.recipe import Recipe
 from etude.rl.batch import RowBatch, TrainingGroup, microbatches
 from etude.rl.drafts import draft_loss, drafted_tokens
 from etude.rl.forward import SampledTokens, forward, predicting_hidden
 from etude.rl.loss import policy_loss
 from etude.rl.measure import StepMeter, most_sampled_version, probe_replay, reference_kl
+from etude.rl.memory import pass_of, told
 from etude.rl.scoring import ScoredBatch, score_groups
 from etude.rl.trust import trust_region
-from etude.training import Compute, MasterWeights, TrainingError, build_optimizer
+from etude.training import Compute, MasterWeights, TrainingError, build_optimizer, told_when_short
 from etude.training.checkpoint import latest_checkpoint, load_checkpoint, require_finite, save_checkpoint
 from etude.weights import CorruptVersion, HeldVersion, RawTensor, Tensors, VersionExists, WeightStore
 from etude.weights.torch_bridge import from_state_dict, into_module, to_torch
@@ -68,9 +71,15 @@ class RlTrainer:
         """Number of steps done; also the number of the version that these weights are."""
         self.metrics: dict[str, Any] = {}
         torch.set_num_threads(self.compute.threads)
+        with self._told_when_short("the start of RL's trainer"):
+            self._open(store)
+
+    def _open(self, store: str) -> None:
         self.compute.require_determinism(self.recipe.compute)
         self.model = self._begun(load_hf(self._started_from(), device=self.compute.device))
         compute_with(self.model, self.recipe.precision)
+        work = pass_of(self.recipe, self.model.config, self.compute.dtype)
+        self.model.checkpoint_activations(checkpoints(self.recipe.compute, self.model.config, work))
         if self.recipe.compute.compile:
             compile_parts(self.model)
         self.reference = self._policy() if self.rl.reward.kl else None
@@ -105,6 +114,12 @@ class RlTrainer:
         if step != self.step:
             raise OutOfStep(f"asked to train step {step}, but {self.step} is next")
         self._end_of_waiting()
+        with self._told_when_short(f"step {step} of RL"):
+            self._train(step, groups)
+        self._wait_for_rollouts()
+        return self.metrics
+
+    def _train(self, step: int, groups: Sequence[TrainingGroup]) -> None:
         begun = time.monotonic()
         with torch.no_grad():
             kls = self._kls(groups) if self.reference is not None else {}
@@ -130,8 +145,6 @@ class RlTrainer:
         if self.rl.take_turns and self.compute.device == "cuda":
             torch.cuda.empty_cache()
         self.journal.metrics(step=self.step, **{k: v for k, v in self.metrics.items() if isinstance(v, int | float)})
-        self._wait_for_rollouts()
-        return self.metrics
 
     def republish(self) -> dict[str, Any]:
         """Publish the current version again, after its stored copy turned out to be damaged."""
@@ -147,6 +160,12 @@ class RlTrainer:
         folder = self.paths.model("rl")
         save_trained(self.model, folder, self.paths.model("base"), self.paths.root)
         return str(folder)
+
+    def _told_when_short(self, what: str) -> AbstractContextManager[None]:
+        def needed() -> str:
+            return told(self.recipe, survey(self._started_from()).config, self.compute.dtype)
+
+        return told_when_short(what, self.compute.device, needed)
 
     def _accumulate(self, part: RowBatch, meter: StepMeter, drafted: Sequence[torch.Tensor]) -> None:
         output = forward(self.model, part, self.rl.replay.mode, self.rl.replay.threshold)

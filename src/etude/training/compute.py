@@ -94,7 +94,7 @@ def planned_compute(recipe: ComputeRecipe) -> Compute:
         recipe.device,
         dtype,
         recipe.threads or len(os.sched_getaffinity(0)),
-        "no CUDA device is here: seconds are those of this CPU",
+        "no CUDA device is here: seconds are those of this CPU, memory that of a GPU with 80 GB",
     )
 
 

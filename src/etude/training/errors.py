@@ -14,3 +14,8 @@ class NonFiniteError(TrainingError):
 
 class CheckpointError(TrainingError):
     """A checkpoint or another file of a stage cannot be written or used. The message names it and the reason."""
+
+
+class OutOfMemory(TrainingError):
+    """The machine or the device ran out of memory. The message says what needed how much and which field to change.
+    What was saved before is complete."""

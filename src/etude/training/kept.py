@@ -20,6 +20,8 @@ from torch import Tensor
 
 BLOCK = 256
 """Numbers per scale."""
+AT_ONCE = 1 << 26
+"""Maximum number of numbers that are updated at once where their states are copied first: 256 MB for each state."""
 
 
 class Kept(Protocol):

@@ -2,8 +2,8 @@
 
 A block is a part of a parameter that acts as one matrix in the network: one head of a query, output or latent-expansion
 projection, one expert's matrix, or elsewhere the whole matrix. Blocks of equal shape are orthogonalised in one batch,
-which saves many small Python calls. A block's update is scaled by 0.2 * sqrt(its longer side), which makes it as large
-as an AdamW update, so that both optimizers share one learning rate.
+or a few if they are large, which saves many small Python calls. A block's update is scaled by 0.2 * sqrt(its longer
+side), which makes it as large as an AdamW update, so that both optimizers share one learning rate.
 
 The update's size does not depend on the momentum's, so an expert that no token of the step reached would go on moving
 at full size. It is left alone, and its momentum fades.
@@ -12,7 +12,7 @@ at full size. It is left alone, and its momentum fades.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from torch import Tensor, nn
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
+BATCH = 2**26
+"""Largest number of numbers in the blocks that are orthogonalised at once; some four times as many exist meanwhile."""
 _SCALE = 0.2
 _ADAMW_PARTS = ("embed_tokens", "lm_head", "mlp.gate.", "router", "e_score_correction_bias")
 
@@ -70,9 +72,28 @@ def muon_updates(momenta: Iterable[tuple[Tensor, Blocks]], dtype: torch.dtype) -
             wide = source.shape[1] <= source.shape[2]
             pair = (source, target) if wide else (source.mT, target.mT)
             shapes[pair[0].shape[1], pair[0].shape[2]].append(pair)
-    for (_, longer), pairs in shapes.items():
-        result = orthogonalise(torch.cat([source for source, _ in pairs]), dtype)
-        parts = result.split([source.shape[0] for source, _ in pairs])
-        for (_, target), part in zip(pairs, parts, strict=True):
-            target.copy_(part).mul_(_SCALE * longer**0.5)
+    for (shorter, longer), pairs in shapes.items():
+        for batch in _batches(pairs, max(1, BATCH // (shorter * longer))):
+            result = orthogonalise(torch.cat([source for source, _ in batch]), dtype)
+            parts = result.split([source.shape[0] for source, _ in batch])
+            for (_, target), part in zip(batch, parts, strict=True):
+                target.copy_(part).mul_(_SCALE * longer**0.5)
     return updates
+
+
+def _batches(pairs: Iterable[tuple[Tensor, Tensor]], most: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Yield the pairs of blocks in batches of at most `most` blocks; a stack of blocks may be divided."""
+    batch: list[tuple[Tensor, Tensor]] = []
+    room = most
+    for source, target in pairs:
+        first = 0
+        while first < len(source):
+            part = slice(first, first + room)
+            batch.append((source[part], target[part]))
+            taken = len(source[part])
+            first, room = first + taken, room - taken
+            if not room:
+                yield batch
+                batch, room = [], most
+    if batch:
+        yield batch

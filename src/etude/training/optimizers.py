@@ -15,14 +15,12 @@ from torch import Tensor, nn
 
 from etude.recipe.training import OptimizerRecipe
 from etude.training.errors import NonFiniteError
-from etude.training.kept import BlockNumbers, FullNumbers, Kept, groups_of
+from etude.training.kept import AT_ONCE, BlockNumbers, FullNumbers, Kept, groups_of
 from etude.training.masters import MasterWeights
 from etude.training.muon import Blocks, blocks_of, idle_experts, muon_updates
 from etude.training.schedule import learning_rate
 
 _ADAM_EPS = 1e-8
-_AT_ONCE = 1 << 26
-"""Maximum number of numbers that are updated at once where their states are copied first: 256 MB for each state."""
 _HEADS = "mtp."
 """Beginning of the names of the MTP heads' parameters."""
 
@@ -56,7 +54,7 @@ class Optim:
         if recipe.moments == "8bit":
             self._moments, self._squares = BlockNumbers(signed=True, away=away), BlockNumbers(signed=False, away=away)
         copied = away or recipe.moments == "8bit"
-        self._at_once = _AT_ONCE if copied else None
+        self._at_once = AT_ONCE if copied else None
         """Maximum number of numbers whose states are on the device as fp32 at once; None if all states always are."""
         self._counts: dict[str, int] = {}
 

@@ -15,6 +15,8 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -23,6 +25,7 @@ import numpy as np
 import torch
 
 from etude.engine.builtin.engine import Answer, BuiltinEngine, Failure
+from etude.engine.builtin.memory import told
 from etude.engine.protocol import (
     EngineError,
     EngineInfo,
@@ -31,10 +34,11 @@ from etude.engine.protocol import (
     Generation,
     UpdateRefused,
 )
-from etude.model import begin_adapters, compute_with, load_hf, serve
+from etude.model import begin_adapters, compute_with, load_hf, serve, survey
 from etude.recipe.acting import EngineRecipe
 from etude.recipe.lora import LoraRecipe
 from etude.recipe.precision import PrecisionRecipe
+from etude.training import OutOfMemory, told_when_short
 from etude.training.compute import DTYPES
 from etude.weights import Tensors, WeightsError, WeightStore, read_held
 from etude.weights.torch_bridge import into_module
@@ -68,6 +72,34 @@ class EngineService:
         if dtype not in DTYPES:
             raise EngineError(f"dtype {dtype!r} is not known; expected one of {', '.join(DTYPES)}")
         settings = recipe if isinstance(recipe, EngineRecipe) else EngineRecipe.model_validate(recipe or {})
+
+        def needed() -> str:
+            return told(settings, survey(model_folder).config, DTYPES[dtype], swaps=store is not None)
+
+        short = partial(told_when_short, device=device, needed=needed)
+        with short("the start of the engine"):
+            engine = self._open(Path(model_folder), settings, dtype, store, version, lockstep, precision, lora, device)
+        wanted = settings.threads if threads is None else threads
+        loop = _Loop(engine, wanted or len(os.sched_getaffinity(0)), lambda: short("a step of the engine"))
+        self._commands = loop.commands
+        self._updating = asyncio.Lock()
+        self._short = short
+        self._thread = threading.Thread(target=loop.run, name="engine", daemon=True)
+        self._thread.start()
+        weakref.finalize(self, _end, loop.commands, self._thread)
+
+    def _open(
+        self,
+        model_folder: Path,
+        settings: EngineRecipe,
+        dtype: str,
+        store: str | None,
+        version: int,
+        lockstep: bool,
+        precision: PrecisionRecipe | Mapping[str, Any] | None,
+        lora: Mapping[str, Any] | None,
+        device: str,
+    ) -> BuiltinEngine:
         if device == "cuda" and settings.gpu_gib:
             whole = torch.cuda.get_device_properties().total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, settings.gpu_gib * 2**30 / whole))
@@ -87,16 +119,7 @@ class EngineService:
             except WeightsError as error:
                 raise UpdateRefused(f"cannot start on version {latest}: {error}") from error
             version = latest
-        wanted = settings.threads if threads is None else threads
-        loop = _Loop(
-            BuiltinEngine(model, settings, version=version, lockstep=lockstep),
-            wanted or len(os.sched_getaffinity(0)),
-        )
-        self._commands = loop.commands
-        self._updating = asyncio.Lock()
-        self._thread = threading.Thread(target=loop.run, name="engine", daemon=True)
-        self._thread.start()
-        weakref.finalize(self, _end, loop.commands, self._thread)
+        return BuiltinEngine(model, settings, version=version, lockstep=lockstep)
 
     async def info(self) -> EngineInfo:
         return await self._ask(lambda loop: loop.engine.info)
@@ -127,7 +150,8 @@ class EngineService:
             if self._store is None:
                 raise UpdateRefused(f"version {version}: this engine was started without a weight store")
             try:
-                tensors, delta = await asyncio.to_thread(_read, self._store, version, self._have)
+                with self._short(f"loading version {version} into the engine"):
+                    tensors, delta = await asyncio.to_thread(_read, self._store, version, self._have)
             except WeightsError as error:
                 raise UpdateRefused(f"version {version} could not be loaded: {error}") from error
             await self._ask(lambda loop: loop.engine.swap(version, tensors, delta=delta), between_rounds=True)
@@ -178,8 +202,11 @@ def _read(store: WeightStore, version: int, have: tuple[int, Tensors] | None) ->
 class _Loop:
     """The decode loop and its commands. All methods run on the decode thread, between two decode steps."""
 
-    def __init__(self, engine: BuiltinEngine, threads: int) -> None:
-        self.engine = engine
+    def __init__(
+        self, engine: BuiltinEngine, threads: int, short: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
+        """`short` is the context of a step, in which running out of memory raises OutOfMemory."""
+        self.engine, self._short = engine, short
         self.commands: SimpleQueue[Callable[[_Loop], None] | None] = SimpleQueue()
         self._threads = threads
         self._waiters: dict[str, tuple[GenerateRequest, list[Future[Generation]]]] = {}
@@ -187,16 +214,26 @@ class _Loop:
         self._busy = self._idle = 0.0
         self._end_reason = ""
         """Why the loop no longer serves requests; empty while it does."""
+        self._shortage: OutOfMemory | None = None
 
     def run(self) -> None:
-        """Decode until the command None arrives. If the engine fails, answer every later command with the error."""
+        """Decode until the command None arrives. If the engine fails, answer every later command with the error. If
+        it runs out of memory, requests remain unanswered: no rollout failed, and the driver, which asks for the state,
+        ends the run."""
         torch.set_num_threads(self._threads)  # applies to the calling thread only
         try:
             while self._run_commands():
                 start = time.monotonic()
-                for answer in self.engine.step():
+                with self._short():
+                    answers = self.engine.step()
+                for answer in answers:
                     self._answer(answer)
                 self._busy += time.monotonic() - start
+        except OutOfMemory as error:
+            log.exception("the decode loop failed")
+            self._end_reason, self._shortage = str(error), error
+            while (command := self.commands.get()) is not None:
+                command(self)
         except Exception as error:
             log.exception("the decode loop failed")
             self._refuse_everything(f"the decode loop failed: {type(error).__name__}: {error}")
@@ -211,7 +248,8 @@ class _Loop:
         """Submit a request, or join the same request in flight."""
         known = self._waiters.get(request.id)
         if self._end_reason:
-            answer.set_exception(EngineError(f"request {request.id}: {self._end_reason}"))
+            if self._shortage is None:
+                answer.set_exception(EngineError(f"request {request.id}: {self._end_reason}"))
             return
         if known is not None:
             if _same(known[0], request):
@@ -255,9 +293,9 @@ class _Loop:
                 return
             try:
                 if self._end_reason:
-                    raise EngineError(self._end_reason)
+                    raise self._shortage or EngineError(self._end_reason)
                 answer.set_result(command(self))
-            except EngineError as error:
+            except (EngineError, OutOfMemory) as error:
                 answer.set_exception(error)
 
         if between_rounds and not self.engine.swappable:

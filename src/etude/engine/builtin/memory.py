@@ -1,0 +1,77 @@
+"""The memory of the built-in engine: what it takes, and what to change if it is too much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from etude.engine.builtin.scheduler import TOKENS_AT_ONCE
+from etude.model import ModelConfig, parameters_of
+from etude.recipe.acting import EngineRecipe
+from etude.training.memory import Change, advice, in_gb, own_limit
+
+_FULL = 4
+_STEPS = 3
+"""Tensors of the size of a step's logits, and of its widest activations, that exist at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMemory:
+    """Bytes of the engine's process, without the interpreter and its libraries."""
+
+    weights: int
+    cache: int
+    """Entries of all tokens in all slots."""
+    records: int
+    """Tokens, log-probs, versions and experts of all slots."""
+    step: int
+    """One step: a prompt's activations, the gathered entries of one layer, the logits of the tokens to sample."""
+    versions: int
+    """The version in use and the next one, as they were read."""
+
+    @property
+    def peak(self) -> int:
+        return sum(getattr(self, name) for name in self.__dataclass_fields__)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {in_gb(getattr(self, name))}" for name in self.__dataclass_fields__)
+
+
+def engine_memory(recipe: EngineRecipe, config: ModelConfig, dtype: torch.dtype, *, swaps: bool = True) -> EngineMemory:
+    """Return the memory of an engine, which is not built. `swaps` says whether it gets new versions of its weights."""
+    half, (groups, entry) = dtype.itemsize, config.cache_shape
+    rows, context, vocabulary = recipe.slots + recipe.cache_slots, recipe.context, config.vocab_size
+    layers = config.num_hidden_layers + min(1, config.num_nextn_predict_layers)
+    weights = parameters_of(config).total * half
+    routed = config.mixture.per_token * config.mixture.width + config.mixture.shared_width if config.mixture else 0
+    widest = 3 * max(config.intermediate_size, routed) + 4 * config.hidden_size
+    tokens = min(TOKENS_AT_ONCE, recipe.slots * context)
+    gathered = recipe.slots * groups * context * entry * half
+    return EngineMemory(
+        weights=weights + (vocabulary * config.hidden_size * _FULL if half < _FULL else 0),
+        cache=layers * (rows + 1) * groups * context * entry * half,
+        records=rows * context * (16 + 2 * config.moe_layers * config.num_experts_per_tok),
+        step=tokens * widest * half + gathered + _STEPS * recipe.slots * vocabulary * _FULL,
+        versions=2 * weights if swaps else 0,
+    )
+
+
+def told(recipe: EngineRecipe, config: ModelConfig, dtype: torch.dtype, *, swaps: bool) -> str:
+    """Return what an engine takes and which field to change, for the message that memory ran out."""
+    memory = engine_memory(recipe, config, dtype, swaps=swaps)
+    limit = min(own_limit("cpu"), memory.peak - 1)
+    return f"it takes about {in_gb(memory.peak)} ({memory}); {advice(changes(recipe, config, dtype, swaps), limit)}"
+
+
+def changes(recipe: EngineRecipe, config: ModelConfig, dtype: torch.dtype, swaps: bool) -> Iterator[Change]:
+    """Yield changes that save memory without another result: fewer kept sequences, then fewer at once too."""
+    slots, kept = recipe.slots, recipe.cache_slots
+    while slots > 1 or kept:
+        fields = [] if kept == recipe.cache_slots else [f"engine.cache_slots={kept}"]
+        fields += [] if slots == recipe.slots else [f"engine.slots={slots}"]
+        if fields:
+            smaller = recipe.model_copy(update={"slots": slots, "cache_slots": kept})
+            yield Change(" ".join(fields), engine_memory(smaller, config, dtype, swaps=swaps).peak)
+        slots, kept = (slots, kept // 2) if kept else (slots // 2, 0)

@@ -1,0 +1,138 @@
+"""How many bytes a training pass holds beside weights and gradients, computed from a network's shape alone.
+
+The formulas count what autograd keeps of each part for the backward pass (norms, attention, feed-forwards, experts), as
+these parts are written in this package; tests compare them with what autograd really keeps, family by family. They hold
+for networks of any size, none of which is built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from etude.model.attend import LONG, LONG_IN_FP32, QUERY_BLOCK
+from etude.model.config import LatentShape, MixtureShape, ModelConfig
+from etude.model.experts import ROWS_STEP
+from etude.model.head_losses import chunk_rows
+
+_FULL = 4
+"""Bytes of an fp32 number."""
+_CHUNKS = 4
+"""Tensors of the size of a chunk's logits that exist at once: logits, log-probs, their gradient, an intermediate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One forward and backward pass: its rows, tokens per row, and dtype of activations."""
+
+    rows: int
+    length: int
+    dtype: torch.dtype = torch.float32
+    cuda: bool = False
+    drafts: bool = False
+    """Whether the MTP heads are trained too."""
+
+    @property
+    def tokens(self) -> int:
+        return self.rows * self.length
+
+    @property
+    def bytes(self) -> int:
+        return self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    layers: int
+    """Bytes that the layers keep, checkpointed or not."""
+    layer: int
+    """Bytes that the largest layer alone keeps without checkpointing."""
+    ends: int
+    """Bytes that the last norm keeps, and the MTP heads besides their layers."""
+    logits: int
+    """Bytes of the loss: a chunk of logits with what is computed from it, and the gradients of the hidden states and of
+    the head."""
+
+    @property
+    def peak(self) -> int:
+        """Largest sum of bytes that exist together."""
+        return self.layers + self.ends + self.last
+
+    @property
+    def last(self) -> int:
+        """Bytes of what comes last in a forward or first in a backward pass: the loss, or the gradients of the last
+        layer, which take about half as much as the layer keeps."""
+        return max(self.logits, self.layer // 2)
+
+
+def activations_of(config: ModelConfig, work: Pass, *, checkpointed: bool = False) -> Activations:
+    """Return what one pass of a training step holds besides weights, gradients and optimizer states."""
+    half, width = work.bytes, config.hidden_size
+    heads = config.num_nextn_predict_layers if work.drafts else 0
+    sizes = [_layer(config, work, config.mixture_of(layer)) for layer in range(config.num_hidden_layers + heads)]
+    largest, inputs = max(sizes), work.tokens * width * half
+    kept = len(sizes) * inputs + largest if checkpointed else sum(sizes)
+    ends = work.tokens * _norm(width, half) + heads * work.tokens * (3 * _norm(width, half) + 2 * width * half)
+    vocabulary = config.vocab_size
+    slope = (1 + heads) * work.tokens * width * half
+    chunk = _CHUNKS * _FULL * min(work.tokens, chunk_rows(vocabulary, cuda=work.cuda)) * vocabulary
+    wide = vocabulary * width * _FULL if half < _FULL and not work.cuda else 0
+    gradient = vocabulary * width * (_FULL + (half if half < _FULL else 0))
+    return Activations(kept, largest, ends, slope + chunk + wide + gradient * (1 + heads))
+
+
+def must_checkpoint(config: ModelConfig, work: Pass, free: float) -> bool:
+    """Whether "auto" checkpoints a pass: without it, activations would take more than half of the free memory."""
+    return activations_of(config, work).peak > free / 2
+
+
+def _layer(config: ModelConfig, work: Pass, mixture: MixtureShape | None) -> int:
+    norms = 2 * work.tokens * _norm(config.hidden_size, work.bytes)
+    inner = _dense(config.intermediate_size, work) if mixture is None else _mixture(config.hidden_size, mixture, work)
+    return norms + _attention(config, work) + inner
+
+
+def _norm(width: int, half: int) -> int:
+    """Bytes per token that an RMS norm keeps: its input and a scale, and its result for the matmul."""
+    return width * 2 * half + _FULL
+
+
+def _attention(config: ModelConfig, work: Pass) -> int:
+    shape, half = config.attention, work.bytes
+    if isinstance(shape, LatentShape):
+        value, keys = shape.value, shape.heads
+        projected = _norm(shape.kv_rank, half) + shape.rope * half
+        projected += _norm(shape.q_rank, half) if shape.q_rank else 0
+    else:
+        value, keys = shape.head, shape.groups
+        projected = (shape.heads + shape.groups) * (shape.head * half + _FULL) if shape.qk_norm else 0
+    result = shape.heads * value
+    long = LONG_IN_FP32 if half == _FULL and not work.cuda else LONG
+    if work.cuda or work.length >= long:  # the fused kernel: operands of one width, its result, sums of exponentials
+        wide = max(shape.query, value)
+        values = wide if value < wide else value + (shape.nope if isinstance(shape, LatentShape) else 0)
+        numbers = (shape.heads + keys) * shape.query + keys * values + shape.heads * wide
+        numbers += result if value < wide else 0
+        return work.tokens * (projected + numbers * half + shape.heads * _FULL)
+    blocks = (work.length + QUERY_BLOCK) / (2 * QUERY_BLOCK)  # number of blocks that a key is a part of, on average
+    numbers = shape.heads * int(blocks * QUERY_BLOCK) + result
+    if keys < shape.heads:  # each block has a copy of its queries, and a copy of its keys and values for each head
+        numbers += shape.heads * int(2 * shape.query + blocks * (shape.query + value))
+    else:
+        numbers += shape.heads * (2 * shape.query + value)
+    return work.tokens * (projected + numbers * half)
+
+
+def _dense(inner: int, work: Pass) -> int:
+    return 4 * work.tokens * inner * work.bytes
+
+
+def _mixture(width: int, shape: MixtureShape, work: Pass) -> int:
+    pairs, half = work.tokens * shape.per_token, work.bytes
+    rows = pairs + (0 if work.cuda else shape.experts * ROWS_STEP // 2)
+    # The router keeps its input in fp32; the norm's result itself is kept by shared experts alone.
+    read = width * (_FULL - (0 if shape.shared_width else half)) if half < _FULL else 0
+    router = work.tokens * (read + shape.experts * _FULL)
+    routed = rows * (width + 4 * shape.width) * half + pairs * (width * half + 4 * 8)
+    return router + routed + _dense(shape.shared_width, work)

@@ -1,0 +1,71 @@
+"""What is free, and what is said when memory runs out, by processes that really have too little."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from etude.training import OutOfMemory, free_memory, told_when_short
+from etude.training.memory import Change, advice, is_shortage
+
+LIMITED = """
+import resource
+space = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize() + {room}
+resource.setrlimit(resource.RLIMIT_AS, (space, space))
+"""
+"""Beginning of a program that may take no more than `room` bytes besides what it has."""
+
+
+def limited(program: str, room: int, imports: str = "") -> str:
+    """Run a program with little memory, and return its last line."""
+    code = f"{imports}\n{LIMITED.format(room=room)}\n{program}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("work", ["torch.ones(2**28)", "numpy.ones(2**28)", "bytearray(2**30)", "mmap.mmap(-1, 2**30)"])
+def test_every_allocator_is_understood(work: str) -> None:
+    program = f"""
+try:
+    with told_when_short("stage sft", "cpu", lambda: "it takes about 9 GB; set sft.microbatch_tokens=4096"):
+        {work}
+except OutOfMemory as error:
+    print(error)
+"""
+    line = limited(program, 2**28, "import mmap, numpy, torch\nfrom etude.training import OutOfMemory, told_when_short")
+    assert line.startswith("stage sft ran out of memory on cpu")
+    assert line.endswith("set sft.microbatch_tokens=4096; then run the same command again to go on")
+    assert "asked for" not in line or any(f"asked for {size} GB more" in line for size in ("1.1", "2.1"))
+
+
+def test_another_error_stays_what_it_is() -> None:
+    with pytest.raises(RuntimeError, match="must match"), told_when_short("a step", "cpu", lambda: "never asked"):
+        torch.ones(2) + torch.ones(3)
+    with pytest.raises(FileNotFoundError), told_when_short("a step", "cpu", lambda: "never asked"):
+        Path("/nowhere").read_bytes()
+    assert is_shortage(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+
+
+def test_a_gpu_says_how_much_it_was_asked_for() -> None:
+    told = told_when_short("a step", "cuda", lambda: "lower it")
+    with pytest.raises(OutOfMemory, match=r"on cuda, asked for 2.1 GB more: lower it"), told:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has")
+
+
+def test_free_memory_respects_the_limit_of_the_address_space() -> None:
+    left = int(limited("print(free_memory())", 3 * 2**28, "from etude.training import free_memory"))
+    assert 2**28 < left <= 3 * 2**28
+    assert free_memory() > left
+
+
+def test_the_first_change_that_suffices_is_advised() -> None:
+    changes = [Change("a=1", 9_000_000_000), Change("a=2", 5_000_000_000), Change("a=3", 2_000_000_000)]
+    assert advice(changes, 6e9) == "set a=2, which takes about 5.0 GB"
+    assert advice(changes, 1e9).startswith("even with a=3 it takes about 2.0 GB: take a smaller model")
+    assert advice([], 1e9) == "take a smaller model, or a larger machine"
