@@ -31,6 +31,7 @@ from etude.pretrain.context import Rows, StageContext
 from etude.pretrain.memory import stage_memory
 from etude.pretrain.sft import demonstration_losses
 from etude.recipe import Recipe
+from etude.recipe.lora import LoraRecipe
 from etude.rl.batch import TrainingGroup, TrainingMember
 from etude.rl.memory import trainer_memory
 from etude.rl.trainer import RlTrainer
@@ -174,7 +175,7 @@ def _engine(config: ModelConfig, place: Path) -> dict[str, float]:
         engine.submit(GenerateRequest(str(number), prompt, Sampling(2, ())))
     while engine.busy:
         engine.step()
-    return {"planned": engine_memory(recipe, config, torch.float32).peak, "grew": _peak() - before}
+    return {"planned": engine_memory(recipe, config, torch.float32, lora=LoraRecipe()).peak, "grew": _peak() - before}
 
 
 def _held() -> int:

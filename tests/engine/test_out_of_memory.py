@@ -11,13 +11,17 @@ import numpy as np
 import torch
 from tests.engine.tiny import tiny_model
 
+from etude.engine.builtin.memory import engine_memory
 from etude.engine.builtin.service import EngineService
 from etude.engine.protocol import GenerateRequest, Sampling
-from etude.model import save_hf
+from etude.model import adapter_state, begin_adapters, save_hf
+from etude.recipe.acting import EngineRecipe
+from etude.recipe.lora import LoraRecipe
 from etude.training import OutOfMemory
 
 CHILD = """
 import resource, sys
+from etude.engine.builtin.memory import engine_memory
 from etude.engine.builtin.service import EngineService
 from etude.training import OutOfMemory
 space = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize() + 300 * 2**20
@@ -38,6 +42,16 @@ def test_a_cache_that_does_not_fit_is_named_with_the_field_to_lower(tmp_path) ->
     assert done.stdout.startswith("the start of the engine ran out of memory on cpu, asked for ")
     assert "cache " in done.stdout
     assert "; set engine.cache_slots=" in done.stdout
+
+
+def test_an_engine_that_swaps_adapters_holds_its_base_once() -> None:
+    model, lora = tiny_model().bfloat16(), LoraRecipe(rank=4, targets=["attention", "experts"])
+    head = model.config.vocab_size * model.config.hidden_size * 4  # in fp32 besides
+    begin_adapters(model, lora, dtype=torch.bfloat16)
+    adapters = sum(tensor.nbytes for tensor in adapter_state(model).values())
+    planned = engine_memory(EngineRecipe(), model.config, torch.bfloat16, lora=lora)
+    assert planned.weights == sum(parameter.nbytes for parameter in model.parameters()) + head
+    assert planned.versions == 2 * adapters
 
 
 def test_a_step_without_memory_ends_the_engine_and_fails_no_request(tmp_path, monkeypatch) -> None:

@@ -17,7 +17,7 @@ from etude.lineage import LineageError, LineageState, room
 from etude.lineage.machine import memory_bytes
 from etude.lineage.room import disk_needs, memory_needs, require_room
 from etude.lineage.state import StageRecord
-from etude.model import Transformer, config_from_recipe, save_hf
+from etude.model import Transformer, begin_adapters, config_from_recipe, save_hf
 from etude.recipe import Recipe
 from etude.training import MasterWeights, build_optimizer
 
@@ -97,22 +97,36 @@ def test_a_base_that_cannot_be_linked_takes_room(tmp_path, monkeypatch) -> None:
             require_room(asked, RunPaths(root), LineageState())
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("adamw", "float32"), ("muon", "bfloat16")])
-def test_memory_is_refused_only_where_a_stage_certainly_holds_more(name, dtype, tmp_path, monkeypatch) -> None:
-    optimizer = {"optimizer": {"name": name}, "steps": 1}
-    asked = recipe_with(stages=["pretrain"], compute={"dtype": dtype}, pretrain=optimizer, model=MODEL)
-    model = network(asked)
+def held_by(model: Transformer, asked: Recipe, stage: str, dtype: str) -> int:
+    """Return the bytes of all tensors of a trainer at the end of a step that it takes."""
     masters = MasterWeights(model, getattr(torch, dtype))
-    optim = build_optimizer(model, asked.pretrain.optimizer, 1, masters=masters)
+    optim = build_optimizer(model, getattr(asked, stage).optimizer, 1, masters=masters)
     model(torch.randint(64, (2, 16))).logits_btv.sum().backward()
     optim.accumulate()
     held = dict(masters.gradients)
     optim.step()
     tensors = [*masters.masters.values(), *model.parameters(), *held.values()]
-    tensors += [tensor for name in ("moments", "squares") for tensor in optim.state_dict()[name].values()]
-    real = sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
+    state = optim.state_dict()
+    for name in ("moments", "squares"):
+        for kept in state[name].values():
+            tensors += kept.values() if isinstance(kept, dict) else [kept]
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "dtype"),
+    [
+        ({"name": "adamw"}, "float32"),
+        ({"name": "muon"}, "bfloat16"),
+        ({"name": "adamw", "moments": "8bit"}, "bfloat16"),
+    ],
+)
+def test_memory_is_refused_only_where_a_stage_certainly_holds_more(optimizer, dtype, tmp_path, monkeypatch) -> None:
+    how = {"optimizer": optimizer, "steps": 1}
+    asked = recipe_with(stages=["pretrain"], compute={"dtype": dtype}, pretrain=how, model=MODEL)
+    model = network(asked)
     planned = sum(need.bytes for need in memory_needs(asked, model.config, "pretrain"))
-    assert planned == pytest.approx(real, rel=0.02)
+    assert planned == pytest.approx(held_by(model, asked, "pretrain", dtype), rel=0.02)
     monkeypatch.setattr(room, "network_of", lambda recipe, paths: model.config)
     have(monkeypatch, memory=planned + 1)
     tmp_path.joinpath("run").mkdir()
@@ -120,7 +134,24 @@ def test_memory_is_refused_only_where_a_stage_certainly_holds_more(name, dtype, 
     have(monkeypatch, memory=planned - 1)
     said = refusal(asked, tmp_path / "run")
     assert said.startswith("this machine's memory is ")
-    assert ("pretrain.optimizer.name" in said) == (name == "adamw")
+    assert ("pretrain.optimizer.name" in said) == (optimizer["name"] == "adamw")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_adapters_need_their_base_once(dtype) -> None:
+    model = network(recipe_with())
+    asked = recipe_with(
+        model={"from": "a model"},
+        stages=["sft", "rl"],
+        lora={"rank": 8, "targets": ["attention", "experts"]},
+        compute={"dtype": dtype},
+        **{stage: {"optimizer": {"name": "adamw"}} for stage in ("sft", "rl")},
+    )
+    begin_adapters(model, asked.lora)
+    heads = sum(p.nbytes for name, p in model.named_parameters() if name.startswith("mtp.") and p.requires_grad)
+    planned = sum(need.bytes for need in memory_needs(asked, model.config, "sft"))
+    assert planned == pytest.approx(held_by(model, asked, "sft", dtype) + 3 * heads, rel=0.02)
+    assert sum(need.bytes for need in disk_needs(asked, model.config)) < 1.1 * room._REST
 
 
 def test_rl_needs_the_engine_beside_the_trainer() -> None:

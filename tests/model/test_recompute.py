@@ -8,8 +8,9 @@ import pytest
 import torch
 from tests.model.conftest import SHAPES, WITH_HEAD
 
-from etude.model import Replay, Transformer, compute_with
-from etude.pretrain.draft import detached, trunk_frozen
+from etude.model import Replay, Transformer, adapters_of, begin_adapters, compute_with
+from etude.pretrain.draft import detached, heads_learn, trunk_frozen
+from etude.recipe.lora import LoraRecipe
 from etude.recipe.precision import PrecisionRecipe
 
 ROWS, LENGTH = 2, 40
@@ -27,7 +28,7 @@ def gradients(model: Transformer, tokens: torch.Tensor, *, checkpointed: bool, *
     loss.backward()
     found = {"loss": loss.detach(), "experts": output.experts_btlk, "load": output.load_le}
     found |= {name: mark for name in ("overridden_bt", "refused_bt") if (mark := getattr(output, name)) is not None}
-    if model.mtp:
+    if heads_learn(model):
         with trunk_frozen(model):
             heads = model.mtp_logits(detached(output), tokens, documents_bt=DOCUMENTS)
             sum(logits.square().mean() for logits in heads.logits).backward()  # type: ignore[union-attr]
@@ -40,7 +41,9 @@ def network(request: pytest.FixtureRequest, model_of: Any) -> Transformer:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("how", ["plain", "invariant", "rounded", "replay on", "replay filter", "balanced"])
+@pytest.mark.parametrize(
+    "how", ["plain", "invariant", "rounded", "replay on", "replay filter", "balanced", "attention", "mlp"]
+)
 def test_checkpointed_layers_give_the_same_bits(network: Transformer, tokens_of: Any, how: str, dtype: Any) -> None:
     model, tokens, config = network.to(dtype), tokens_of(ROWS, LENGTH), network.config
     extra: dict[str, Any] = {}
@@ -54,6 +57,10 @@ def test_checkpointed_layers_give_the_same_bits(network: Transformer, tokens_of:
         compute_with(model, PrecisionRecipe(invariant=True))
     if how == "rounded" and config.moe_layers:
         compute_with(model, PrecisionRecipe(experts="fp8_block", emulate=True))
+    if how in ("attention", "mlp"):  # with "mlp", nothing before the first layer's feed-forward needs a gradient
+        begin_adapters(model, LoraRecipe(rank=4, targets=[how]), dtype=dtype)
+        for adapter in adapters_of(model).values():
+            adapter.b.data.normal_(generator=torch.Generator().manual_seed(1))
     plain = gradients(model, tokens, checkpointed=False, **extra)
     again = gradients(model, tokens, checkpointed=True, **extra)
     assert plain.keys() == again.keys()

@@ -19,8 +19,11 @@ from etude.pretrain.memory import stage_memory
 from etude.recipe import Recipe
 from etude.rl.memory import changes as trainer_changes
 from etude.rl.memory import trainer_memory
+from etude.training import TrainerMemory
 from etude.training.memory import Change, advice, in_gb
 
+WITH_ENGINE = ("rl", "continued")
+"""Stages in which an engine samples while the trainer trains."""
 PROCESS = 350_000_000
 """Bytes that a process takes for the interpreter, torch and their buffers."""
 
@@ -50,26 +53,34 @@ def memory_of(recipe: Recipe, config: ModelConfig, dtype: torch.dtype, free: flo
     needs = []
     for stage in recipe.training:
         if stage == "rl":
-            needs.append(_reinforced(recipe, config, dtype, free))
-            continue
-        name = "sft" if stage == "continued" else stage
-        held = stage_memory(recipe, name, config, dtype)
-        needs.append(_need(stage, (held.peak,), str(held), stage_changes(recipe, name, config, dtype), free))
-    serving = engine_memory(recipe.engine, config, dtype, swaps=False)
-    options = engine_changes(recipe.engine, config, dtype, False)
+            held, options = trainer_memory(recipe, config, dtype), trainer_changes(recipe, config, dtype)
+        else:
+            held, options = stage_memory(recipe, stage, config, dtype), stage_changes(recipe, stage, config, dtype)
+        if stage in WITH_ENGINE:
+            needs.append(_with_engine(recipe, stage, config, dtype, held, list(options), free))
+        else:
+            needs.append(_need(stage, (held.peak,), str(held), options, free))
+    serving = engine_memory(recipe.engine, config, dtype, swaps=False, lora=recipe.lora)
+    options = engine_changes(recipe.engine, config, dtype, swaps=False, lora=recipe.lora)
     return [*needs, _need("evaluate", (serving.peak,), f"engine with {serving}", options, free)]
 
 
-def _reinforced(recipe: Recipe, config: ModelConfig, dtype: torch.dtype, free: float) -> Need:
-    trainer, engine = trainer_memory(recipe, config, dtype), engine_memory(recipe.engine, config, dtype)
-    of_trainer = list(trainer_changes(recipe, config, dtype))
-    of_engine = list(engine_changes(recipe.engine, config, dtype, True))
+def _with_engine(
+    recipe: Recipe,
+    stage: str,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    trainer: TrainerMemory,
+    of_trainer: list[Change],
+    free: float,
+) -> Need:
+    engine = engine_memory(recipe.engine, config, dtype, lora=recipe.lora)
+    of_engine = list(engine_changes(recipe.engine, config, dtype, swaps=True, lora=recipe.lora))
     options = [Change(c.fields, c.peak + engine.peak) for c in of_trainer]
     options += [Change(c.fields, c.peak + trainer.peak) for c in of_engine]
     if of_trainer and of_engine:  # both at their smallest
         options += [Change(f"{of_trainer[-1].fields} {c.fields}", of_trainer[-1].peak + c.peak) for c in of_engine]
-    parts = f"trainer with {trainer}; engine with {engine}"
-    return _need("rl", (trainer.peak, engine.peak), parts, options, free)
+    return _need(stage, (trainer.peak, engine.peak), f"trainer with {trainer}; engine with {engine}", options, free)
 
 
 def _need(stage: str, peaks: tuple[int, ...], parts: str, options: Iterable[Change], free: float) -> Need:

@@ -14,15 +14,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from etude.journal import RunPaths
 from etude.lineage.base import named_folder, network_of
 from etude.lineage.machine import memory_bytes
+from etude.lineage.memory import WITH_ENGINE
 from etude.lineage.state import MODELS, LineageError, LineageState
-from etude.model import ModelConfig, Transformer, parameters_of, survey
-from etude.model.checkpoints.slots import without_memory
+from etude.model import ModelConfig, parameters_of, survey
+from etude.pretrain.memory import states_of, trained_network
 from etude.recipe import Recipe
 from etude.recipe.training import OptimizerRecipe
-from etude.training.muon import blocks_of
+from etude.training import TrainerMemory
 
 _FULL, _HALF = 4, 2
 """Bytes of a number in fp32 and in bf16."""
@@ -46,10 +49,10 @@ class Need:
 def disk_needs(recipe: Recipe, network: ModelConfig, done: Collection[str] = ()) -> list[Need]:
     """Return what a run writes to its disk, the base model apart. Stages that are `done` have no checkpoints any
     more."""
-    empty = without_memory(network)
-    learned, stages = _learned(empty), recipe.training
+    trained, stages = trained_network(recipe, network).parameters(), recipe.training
+    learned = sum(parameter.numel() for parameter in trained if parameter.requires_grad)
     needs = [Need(f"the models of {', '.join(stages)}", len(stages) * learned * _FULL, "leave out one of the stages")]
-    checkpoints = [_checkpoints(recipe, empty, stage) for stage in stages if stage not in done]
+    checkpoints = [_checkpoints(recipe, network, stage) for stage in stages if stage not in done]
     needs += sorted(checkpoints, key=_bytes)[-1:]  # those of one stage at a time
     if "rl" in stages and not recipe.weights.store:
         versions = recipe.rl.steps + 1
@@ -64,27 +67,32 @@ def disk_needs(recipe: Recipe, network: ModelConfig, done: Collection[str] = ())
 
 def memory_needs(recipe: Recipe, network: ModelConfig, stage: str) -> list[Need]:
     """Return what a training stage certainly holds in memory, all of it at the end of a step."""
-    empty = without_memory(network)
-    total, learned = sum(parameter.numel() for parameter in empty.parameters()), _learned(empty)
-    optimizer, itemsize = _optimizer(recipe, stage), _FULL if recipe.compute.dtype == "float32" else _HALF
-    trained = sum(parameter.numel() for name, parameter in empty.named_parameters() if _trains(recipe, stage, name))
-    moments = _state_bytes(recipe, empty, stage) - learned * _FULL
+    held, optimizer = _states(recipe, network, stage), getattr(recipe, stage).optimizer
+    total, half = parameters_of(network).total, recipe.compute.dtype != "float32"
     smaller = "begin with a smaller model.from" if recipe.model.from_ else ""
     needs = [
-        Need("fp32 weights", learned * _FULL, smaller),
-        Need("fp32 gradients", trained * _FULL),
-        Need(f"the moments of {optimizer.name}", moments, _fewer_moments(stage, optimizer)),
-        Need("frozen weights", (total - learned) * itemsize),
+        Need("fp32 weights", held.masters, smaller),
+        Need("fp32 gradients", held.gradients),
+        Need(f"the moments of {optimizer.name}", held.moments, _fewer_moments(recipe, stage, optimizer)),
+        Need("frozen weights", held.frozen / (2 if recipe.compute.dtype == "auto" else 1), smaller),
+        Need("a bf16 copy", held.weights),
     ]
-    if recipe.compute.dtype == "bfloat16":
-        needs.append(Need("a bf16 copy", learned * _HALF))
-    if stage in ("rl", "continued"):
-        needs.append(Need("the engine's weights", total * itemsize))
+    if stage in WITH_ENGINE:
+        needs.append(Need("the engine's weights", total * (_HALF if half else _FULL)))
     return [need for need in needs if need.bytes]
 
 
-def _fewer_moments(stage: str, optimizer: OptimizerRecipe) -> str:
+def _fewer_moments(recipe: Recipe, stage: str, optimizer: OptimizerRecipe) -> str:
+    if recipe.lora.rank:
+        return "lower lora.rank"
     return f'set {stage}.optimizer.name = "muon"' if optimizer.name == "adamw" else ""
+
+
+def _states(recipe: Recipe, network: ModelConfig, stage: str) -> TrainerMemory:
+    """Return what a stage's trainer holds, wherever its parts are; in fp32 where a probe chooses the dtype."""
+    dtype = torch.bfloat16 if recipe.compute.dtype == "bfloat16" else torch.float32
+    compute = recipe.compute.model_copy(update={"offload": "none"})
+    return states_of(recipe.model_copy(update={"compute": compute}), stage, network, dtype)
 
 
 def require_room(recipe: Recipe, paths: RunPaths, state: LineageState) -> None:
@@ -126,45 +134,12 @@ def _base_needs(recipe: Recipe, paths: RunPaths) -> list[Need]:
     return [] if linked else [Need("the base model", survey(found).bytes)]
 
 
-def _checkpoints(recipe: Recipe, empty: Transformer, stage: str) -> Need:
+def _checkpoints(recipe: Recipe, network: ModelConfig, stage: str) -> Need:
     kept = recipe.rl.keep_checkpoints if stage == "rl" else _KEPT_CHECKPOINTS
     at_once = kept + 1  # the oldest is deleted once the new one is complete
     cure = "lower rl.keep_checkpoints" if stage == "rl" and kept > 1 else ""
-    return Need(f"{at_once} checkpoints of {stage}", at_once * _state_bytes(recipe, empty, stage), cure)
-
-
-def _state_bytes(recipe: Recipe, empty: Transformer, stage: str) -> int:
-    """Return the bytes of a stage's fp32 weights and moments, which are what a checkpoint stores."""
-    muon = _optimizer(recipe, stage).name == "muon"
-    numbers = _learned(empty)
-    for name, parameter in empty.named_parameters():
-        if parameter.requires_grad and _trains(recipe, stage, name):
-            numbers += parameter.numel() * (1 if muon and blocks_of(name, parameter, empty.config) is not None else 2)
-    return numbers * _FULL
-
-
-def _trains(recipe: Recipe, stage: str, name: str) -> bool:
-    """Whether a stage computes the gradient of a parameter."""
-    heads = name.startswith("mtp.")
-    match stage:
-        case "pretrain" | "long":
-            return not heads
-        case "mtp":
-            return heads or recipe.mtp.joint_steps > 0
-        case "rl":
-            return not heads or recipe.rl.draft_loss > 0
-        case _:
-            return not heads or recipe.sft.draft_loss > 0
-
-
-def _optimizer(recipe: Recipe, stage: str) -> OptimizerRecipe:
-    optimizer: OptimizerRecipe = getattr(recipe, stage).optimizer
-    return optimizer
-
-
-def _learned(empty: Transformer) -> int:
-    """Return the number of parameters that stages train and hand on."""
-    return sum(parameter.numel() for parameter in empty.parameters() if parameter.requires_grad)
+    held = _states(recipe, network, stage)
+    return Need(f"{at_once} checkpoints of {stage}", at_once * (held.masters + held.moments), cure)
 
 
 def _written(paths: RunPaths) -> int:

@@ -68,7 +68,7 @@ class ContinuedTrainer:
         started_from = load_hf(self.paths.model(self.recipe.before("continued")), device=self.compute.device)
         self.model = begin_adapters(started_from, self.recipe.lora, self.recipe.seed)
         compute_with(self.model, self.recipe.precision)
-        work = pass_of(self.recipe, "sft", self.model.config, self.compute.dtype)
+        work = pass_of(self.recipe, "continued", self.model.config, self.compute.dtype)
         self.model.checkpoint_activations(checkpoints(self.recipe.compute, self.model.config, work))
         if self.recipe.compute.compile:
             compile_parts(self.model)
@@ -125,7 +125,7 @@ class ContinuedTrainer:
     def _told_when_short(self, what: str) -> AbstractContextManager[None]:
         def needed() -> str:
             network = survey(self.paths.model(self.recipe.before("continued"))).config
-            return told(self.recipe, "sft", network, self.compute.dtype)
+            return told(self.recipe, "continued", network, self.compute.dtype)
 
         return told_when_short(what, self.compute.device, needed)
 

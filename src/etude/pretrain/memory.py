@@ -1,14 +1,16 @@
-"""The memory of a supervised stage: what it takes, whether its layers are checkpointed, and what to change if it is too
+"""The memory of a stage's trainer: what it takes, whether its layers are checkpointed, and what to change if it is too
 much."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
-from etude.model import ModelConfig, Transformer
+from etude.model import ModelConfig, Transformer, begin_adapters
 from etude.model.activations import Pass, activations_of, must_checkpoint
+from etude.model.checkpoints.slots import without_memory
 from etude.recipe import Recipe
 from etude.recipe.compute import ComputeRecipe
 from etude.recipe.training import StageRecipe
@@ -21,16 +23,23 @@ BLOCKS = 'compute.checkpoint_activations="blocks"'
 
 
 def stage_memory(recipe: Recipe, name: str, config: ModelConfig, dtype: torch.dtype) -> TrainerMemory:
-    """Return the memory of a stage's process, without the interpreter and its libraries. No network is built."""
+    """Return the memory of a supervised stage's trainer, without the interpreter and its libraries. No network is
+    built."""
     work = pass_of(recipe, name, config, dtype)
-    states = TrainerMemory.of(
-        without_memory(config),
-        _stage(recipe, name).optimizer,
+    return _with(recipe, name, config, work, checkpoints(recipe.compute, config, work))
+
+
+def states_of(recipe: Recipe, name: str, config: ModelConfig, dtype: torch.dtype, passes: int = 1) -> TrainerMemory:
+    """Return what the trainer of any stage holds but for activations and versions; a step takes so many passes."""
+    return TrainerMemory.of(
+        trained_network(recipe, config),
+        getattr(recipe, name).optimizer,
         dtype,
-        passes=_stage(recipe, name).largest_pass[2],
+        trains=lambda parameter: trains(recipe, name, parameter),
+        passes=passes,
         offload=recipe.compute.offload,
+        device=recipe.compute.device,
     )
-    return with_pass(states, config, work, checkpoints(recipe.compute, config, work))
 
 
 def with_pass(states: TrainerMemory, config: ModelConfig, work: Pass, checkpointed: bool) -> TrainerMemory:
@@ -39,16 +48,41 @@ def with_pass(states: TrainerMemory, config: ModelConfig, work: Pass, checkpoint
     return states.during(activations=held.layers + held.ends, logits=held.last, reused=reused)
 
 
-def without_memory(config: ModelConfig) -> Transformer:
-    with torch.device("meta"):
-        return Transformer(config)
+def trained_network(recipe: Recipe, config: ModelConfig) -> Transformer:
+    """Return the network that a run trains, with its adapters, but without memory."""
+    return begin_adapters(without_memory(config), recipe.lora)
+
+
+def trains(recipe: Recipe, stage: str, parameter: str) -> bool:
+    """Whether a stage computes the gradient of a parameter, if that is not frozen in the whole run."""
+    heads = parameter.startswith("mtp.")
+    match stage:
+        case "pretrain" | "long":
+            return not heads
+        case "mtp":
+            return heads or recipe.mtp.joint_steps > 0
+        case "rl":
+            return not heads or recipe.rl.draft_loss > 0
+        case _:
+            return not heads or recipe.sft.draft_loss > 0
 
 
 def pass_of(recipe: Recipe, name: str, config: ModelConfig, dtype: torch.dtype) -> Pass:
     """Return the largest forward and backward pass of a stage."""
-    rows, length, _ = _stage(recipe, name).largest_pass
-    drafts = name == "mtp" or (name == "sft" and recipe.sft.draft_loss > 0)
-    return Pass(rows, length, dtype, recipe.compute.device == "cuda", drafts and config.num_nextn_predict_layers > 0)
+    rows, length, _ = _passes(recipe, name).largest_pass
+    work = plain_pass(recipe, rows, length, dtype)
+    if not config.num_nextn_predict_layers:
+        return work
+    if name == "mtp":
+        joint = recipe.mtp.joint_steps > 0
+        return replace(work, drafts=True, trunk=joint, detached=not joint)
+    return replace(work, drafts=name in ("sft", "continued") and recipe.sft.draft_loss > 0)
+
+
+def plain_pass(recipe: Recipe, rows: int, length: int, dtype: torch.dtype) -> Pass:
+    """Return a pass that trains no MTP heads."""
+    adapters = frozenset(recipe.lora.targets) if recipe.lora.rank else None
+    return Pass(rows, length, dtype, recipe.compute.device == "cuda", adapters=adapters, rank=recipe.lora.rank)
 
 
 def checkpoints(compute: ComputeRecipe, config: ModelConfig, work: Pass) -> bool:
@@ -67,22 +101,32 @@ def told(recipe: Recipe, name: str, config: ModelConfig, dtype: torch.dtype) -> 
 
 def changes(recipe: Recipe, name: str, config: ModelConfig, dtype: torch.dtype) -> Iterator[Change]:
     """Yield changes that save memory without another result: first checkpointing, then smaller passes with it."""
-    stage = _stage(recipe, name)
     work = pass_of(recipe, name, config, dtype)
-    network, fields, offload = without_memory(config), [], recipe.compute.offload
-    if not checkpoints(recipe.compute, config, work):
-        fields.append(BLOCKS)
-        states = TrainerMemory.of(network, stage.optimizer, dtype, passes=stage.largest_pass[2], offload=offload)
-        yield Change(BLOCKS, with_pass(states, config, work, True).peak)
-    states = TrainerMemory.of(network, stage.optimizer, dtype, passes=2, offload=offload)
-    rows = work.rows
-    while rows > 1:
-        rows //= 2
-        smaller = Pass(rows, work.length, dtype, work.cuda, work.drafts)
-        joined = " ".join([*fields, f"{name}.microbatch_tokens={rows * work.length}"])
-        yield Change(joined, with_pass(states, config, smaller, True).peak)
+    fields = [] if checkpoints(recipe.compute, config, work) else [BLOCKS]
+    if fields:
+        yield Change(BLOCKS, _with(recipe, name, config, work, True).peak)
+    field = f"{'sft' if name == 'continued' else name}.microbatch_tokens"
+    while work.rows > 1:
+        work = replace(work, rows=work.rows // 2)
+        change = " ".join([*fields, f"{field}={work.tokens}"])
+        yield Change(change, _with(recipe, name, config, work, True).peak)
 
 
-def _stage(recipe: Recipe, name: str) -> StageRecipe:
-    found: StageRecipe = getattr(recipe, name)
+def _with(recipe: Recipe, name: str, config: ModelConfig, work: Pass, checkpointed: bool) -> TrainerMemory:
+    rows, _, passes = _passes(recipe, name).largest_pass
+    states = states_of(recipe, name, config, work.dtype, passes if work.rows == rows else 2)
+    held = with_pass(states, config, work, checkpointed)
+    if name != "continued":
+        return held
+    return held.beside(published=0, publishing=2 * version_bytes(recipe, config, work.dtype))
+
+
+def version_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> int:
+    """Return the size of one version of what the run trains, in the compute dtype."""
+    parameters = trained_network(recipe, config).parameters()
+    return sum(parameter.numel() for parameter in parameters if parameter.requires_grad) * dtype.itemsize
+
+
+def _passes(recipe: Recipe, name: str) -> StageRecipe:
+    found: StageRecipe = getattr(recipe, "sft" if name == "continued" else name)
     return found

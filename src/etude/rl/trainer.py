@@ -78,7 +78,7 @@ class RlTrainer:
         self.compute.require_determinism(self.recipe.compute)
         self.model = self._begun(load_hf(self._started_from(), device=self.compute.device))
         compute_with(self.model, self.recipe.precision)
-        work = pass_of(self.recipe, self.model.config, self.compute.dtype)
+        work = pass_of(self.recipe, self.compute.dtype)
         self.model.checkpoint_activations(checkpoints(self.recipe.compute, self.model.config, work))
         if self.recipe.compute.compile:
             compile_parts(self.model)

@@ -25,8 +25,6 @@ from etude.training.muon import BATCH, blocks_of
 
 _FULL = 4
 """Bytes of an fp32 number."""
-_BLOCK_COPIES = 3
-"""Tensors of the size of Muon's batch of blocks, in the compute dtype, that exist at once beside the batch."""
 _SAID = ("can't allocate memory", "cannot allocate memory", "bad_alloc", "out of memory", "alloc_failed")
 
 
@@ -35,11 +33,14 @@ class TrainerMemory:
     """Bytes of a training process, without the interpreter and its libraries."""
 
     weights: int
-    """The copy in the compute dtype; none if that is fp32, since the masters are the weights then."""
+    """The copy in the compute dtype of what the run trains; none if that is fp32, since the masters are the weights
+    then."""
     masters: int
     moments: int
+    frozen: int
+    """Weights in the compute dtype that no stage trains: those of adapters' base."""
     gradients: int
-    """Gradients of all parameters in fp32."""
+    """Gradients in fp32 of all parameters that the stage trains."""
     fresh: int
     """Gradients of one pass that are added to those, if a step takes several passes or computes in another dtype."""
     update: int
@@ -66,34 +67,43 @@ class TrainerMemory:
         optimizer: OptimizerRecipe,
         dtype: torch.dtype,
         *,
+        trains: Callable[[str], bool] = lambda name: True,
         passes: int = 1,
         offload: Offload = "none",
+        device: str = "cuda",
     ) -> Self:
         """Return what training the module takes on its device, without activations and without what `offload` leaves on
-        the CPU. The module may be on the meta device, without memory."""
-        count, by_muon, groups = 0, 0, defaultdict[tuple[int, ...], int](int)
-        config = getattr(model, "config", None)
+        the CPU, if that is another one. `trains` says of a parameter, by its name, whether the stage computes its
+        gradient. The module may be on the meta device, without memory."""
+        config, half, away = getattr(model, "config", None), dtype.itemsize, offload == "masters"
+        frozen, learned, trained, by_muon = 0, 0, 0, 0
+        groups = defaultdict[tuple[int, int], int](int)
         for name, parameter in model.named_parameters():
-            count += parameter.numel()
+            if not parameter.requires_grad:
+                frozen += parameter.numel()
+                continue
+            learned += parameter.numel()
+            if not trains(name):
+                continue
+            trained += parameter.numel()
             blocks = blocks_of(name, parameter, config) if optimizer.name == "muon" else None
             if blocks is not None:
                 by_muon += parameter.numel()
                 for block in blocks(parameter):
-                    groups[tuple(sorted(block.shape[1:]))] += block.numel()
-        half = dtype.itemsize
-        by_adam = count - by_muon
-        update = max(by_muon, by_adam) * _FULL
+                    groups[min(block.shape[1:]), max(block.shape[1:])] += block.numel()
+        moments = int((by_muon + 2 * (trained - by_muon)) * optimizer.moment_bytes)
+        update = by_muon * _FULL
         if offload != "none" or optimizer.moments != "float32":  # copied, some parameters at a time
-            update = min(count, AT_ONCE) * 4 * _FULL
-        batch = min(max(groups.values(), default=0), BATCH)
+            update = min(trained, AT_ONCE) * 4 * _FULL
         return cls(
-            weights=0 if half == _FULL else count * half,
-            masters=0 if offload == "masters" else count * _FULL,
-            moments=0 if offload != "none" else int((by_muon + 2 * by_adam) * optimizer.moment_bytes),
-            gradients=count * _FULL,
-            fresh=count * half if passes > 1 or half < _FULL else 0,
+            weights=learned * half if away or half < _FULL else 0,
+            masters=0 if away and device != "cpu" else learned * _FULL,
+            moments=0 if offload != "none" and device != "cpu" else moments,
+            frozen=frozen * half,
+            gradients=trained * _FULL,
+            fresh=trained * half if passes > 1 or half < _FULL else 0,
             update=update,
-            blocks=batch * (_FULL + _BLOCK_COPIES * half),
+            blocks=max((_blocks(shape, numbers, half) for shape, numbers in groups.items()), default=0),
         )
 
     def during(self, *, activations: int, logits: int, reused: bool) -> Self:
@@ -106,7 +116,7 @@ class TrainerMemory:
 
     @property
     def standing(self) -> int:
-        return self.weights + self.masters + self.moments + self.published
+        return self.weights + self.masters + self.moments + self.frozen + self.published
 
     @property
     def peak(self) -> int:
@@ -116,7 +126,7 @@ class TrainerMemory:
         at_loss = sums + self.activations + self.logits
         at_end = self.gradients + self.fresh
         held = max(at_loss, at_end, self.gradients + self.update + self.blocks, self.publishing)
-        return self.standing + (held if self.reused else max(held, at_loss + self.blocks))
+        return self.standing + (held if self.reused else max(held, at_loss + self.update + self.blocks))
 
     def __str__(self) -> str:
         parts = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "reused"}
@@ -143,6 +153,14 @@ def advice(changes: Iterable[Change], limit: float) -> str:
         return "take a smaller model, or a larger machine"
     least = min(every, key=lambda change: change.peak)
     return f"even with {least.fields} it takes about {in_gb(least.peak)}: take a smaller model, or a larger machine"
+
+
+def _blocks(shape: tuple[int, int], numbers: int, half: int) -> int:
+    """Return the bytes of orthogonalising blocks of a shape, `numbers` in all: the batch in fp32; in the compute dtype
+    two iterates, and two products of a block with itself."""
+    rows, columns = shape
+    batch = min(numbers, max(BATCH, rows * columns))
+    return batch * (_FULL + 2 * half) + 2 * half * batch * rows // columns
 
 
 def own_limit(device: str) -> int:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from etude.engine.builtin.scheduler import TOKENS_AT_ONCE
-from etude.model import ModelConfig, parameters_of
+from etude.model import ModelConfig, adapter_size, parameters_of
+from etude.model.checkpoints.slots import without_memory
 from etude.recipe.acting import EngineRecipe
+from etude.recipe.lora import LoraRecipe
 from etude.training.memory import Change, advice, in_gb, own_limit
 
 _FULL = 4
@@ -39,33 +41,47 @@ class EngineMemory:
         return ", ".join(f"{name} {in_gb(getattr(self, name))}" for name in self.__dataclass_fields__)
 
 
-def engine_memory(recipe: EngineRecipe, config: ModelConfig, dtype: torch.dtype, *, swaps: bool = True) -> EngineMemory:
-    """Return the memory of an engine, which is not built. `swaps` says whether it gets new versions of its weights."""
+def engine_memory(
+    recipe: EngineRecipe,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    *,
+    swaps: bool = True,
+    lora: LoraRecipe,
+) -> EngineMemory:
+    """Return the memory of an engine, which is not built. `swaps` says whether it gets new versions of its weights,
+    `lora` which adapters these are."""
     half, (groups, entry) = dtype.itemsize, config.cache_shape
     rows, context, vocabulary = recipe.slots + recipe.cache_slots, recipe.context, config.vocab_size
     layers = config.num_hidden_layers + min(1, config.num_nextn_predict_layers)
-    weights = parameters_of(config).total * half
+    base = parameters_of(config).total * half
+    adapters = adapter_size(without_memory(config), lora) * half if lora.rank else 0
     routed = config.mixture.per_token * config.mixture.width + config.mixture.shared_width if config.mixture else 0
     widest = 3 * max(config.intermediate_size, routed) + 4 * config.hidden_size
     tokens = min(TOKENS_AT_ONCE, recipe.slots * context)
     gathered = recipe.slots * groups * context * entry * half
     return EngineMemory(
-        weights=weights + (vocabulary * config.hidden_size * _FULL if half < _FULL else 0),
+        weights=base + adapters + (vocabulary * config.hidden_size * _FULL if half < _FULL else 0),
         cache=layers * (rows + 1) * groups * context * entry * half,
         records=rows * context * (16 + 2 * config.moe_layers * config.num_experts_per_tok),
         step=tokens * widest * half + gathered + _STEPS * recipe.slots * vocabulary * _FULL,
-        versions=2 * weights if swaps else 0,
+        versions=2 * (adapters or base) if swaps else 0,
     )
 
 
-def told(recipe: EngineRecipe, config: ModelConfig, dtype: torch.dtype, *, swaps: bool) -> str:
+def told(
+    recipe: EngineRecipe, config: ModelConfig, dtype: torch.dtype, device: str, *, swaps: bool, lora: LoraRecipe
+) -> str:
     """Return what an engine takes and which field to change, for the message that memory ran out."""
-    memory = engine_memory(recipe, config, dtype, swaps=swaps)
-    limit = min(own_limit("cpu"), memory.peak - 1)
-    return f"it takes about {in_gb(memory.peak)} ({memory}); {advice(changes(recipe, config, dtype, swaps), limit)}"
+    memory = engine_memory(recipe, config, dtype, swaps=swaps, lora=lora)
+    limit = min(own_limit(device), memory.peak - 1)
+    found = advice(changes(recipe, config, dtype, swaps=swaps, lora=lora), limit)
+    return f"it takes about {in_gb(memory.peak)} ({memory}); {found}"
 
 
-def changes(recipe: EngineRecipe, config: ModelConfig, dtype: torch.dtype, swaps: bool) -> Iterator[Change]:
+def changes(
+    recipe: EngineRecipe, config: ModelConfig, dtype: torch.dtype, *, swaps: bool, lora: LoraRecipe
+) -> Iterator[Change]:
     """Yield changes that save memory without another result: fewer kept sequences, then fewer at once too."""
     slots, kept = recipe.slots, recipe.cache_slots
     while slots > 1 or kept:
@@ -73,5 +89,5 @@ def changes(recipe: EngineRecipe, config: ModelConfig, dtype: torch.dtype, swaps
         fields += [] if slots == recipe.slots else [f"engine.slots={slots}"]
         if fields:
             smaller = recipe.model_copy(update={"slots": slots, "cache_slots": kept})
-            yield Change(" ".join(fields), engine_memory(smaller, config, dtype, swaps=swaps).peak)
+            yield Change(" ".join(fields), engine_memory(smaller, config, dtype, swaps=swaps, lora=lora).peak)
         slots, kept = (slots, kept // 2) if kept else (slots // 2, 0)

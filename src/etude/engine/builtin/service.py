@@ -72,13 +72,17 @@ class EngineService:
         if dtype not in DTYPES:
             raise EngineError(f"dtype {dtype!r} is not known; expected one of {', '.join(DTYPES)}")
         settings = recipe if isinstance(recipe, EngineRecipe) else EngineRecipe.model_validate(recipe or {})
+        adapters = LoraRecipe.model_validate(lora or {})
 
         def needed() -> str:
-            return told(settings, survey(model_folder).config, DTYPES[dtype], swaps=store is not None)
+            network = survey(model_folder).config
+            return told(settings, network, DTYPES[dtype], device, swaps=store is not None, lora=adapters)
 
         short = partial(told_when_short, device=device, needed=needed)
         with short("the start of the engine"):
-            engine = self._open(Path(model_folder), settings, dtype, store, version, lockstep, precision, lora, device)
+            engine = self._open(
+                Path(model_folder), settings, dtype, store, version, lockstep, precision, adapters, device
+            )
         wanted = settings.threads if threads is None else threads
         loop = _Loop(engine, wanted or len(os.sched_getaffinity(0)), lambda: short("a step of the engine"))
         self._commands = loop.commands
@@ -97,14 +101,14 @@ class EngineService:
         version: int,
         lockstep: bool,
         precision: PrecisionRecipe | Mapping[str, Any] | None,
-        lora: Mapping[str, Any] | None,
+        adapters: LoraRecipe,
         device: str,
     ) -> BuiltinEngine:
         if device == "cuda" and settings.gpu_gib:
             whole = torch.cuda.get_device_properties().total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, settings.gpu_gib * 2**30 / whole))
         model = load_hf(model_folder, DTYPES[dtype], device=device)
-        begin_adapters(model, LoraRecipe.model_validate(lora or {}), dtype=DTYPES[dtype])
+        begin_adapters(model, adapters, dtype=DTYPES[dtype])
         rounding = (
             precision if isinstance(precision, PrecisionRecipe) else PrecisionRecipe.model_validate(precision or {})
         )
