@@ -50,5 +50,5 @@ def changes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> Iterator
 def _with(recipe: Recipe, config: ModelConfig, work: Pass, checkpointed: bool) -> TrainerMemory:
     held = with_pass(states_of(recipe, "rl", config, work.dtype, passes=2), config, work, checkpointed)
     version = version_bytes(recipe, config, work.dtype)
-    kept = 1 + (config.moe_layers > 0) + (recipe.rl.reward.kl > 0)
+    kept = 2 + (config.moe_layers > 0) + (recipe.rl.reward.kl > 0)
     return held.beside(published=kept * version, publishing=2 * version)

@@ -52,8 +52,8 @@ class TrainerMemory:
     logits: int = 0
     """The loss: a chunk of logits, what is computed from it, and the gradients of hidden states and head."""
     published: int = 0
-    """Weights that RL keeps besides: the version last published, and the networks that probe replay and measure the KL
-    penalty."""
+    """Weights that RL keeps besides: the version last published, also for engines of this machine to map, and the
+    networks that probe replay and measure the KL penalty."""
     publishing: int = 0
     """The next version, and what is written of it."""
     reused: bool = False

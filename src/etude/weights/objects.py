@@ -37,7 +37,7 @@ class Objects:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._store = LocalStore(self._folder)
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes | bytearray) -> None:
         with self._named(f"write {path}"):
             obstore.put(self._store, path, data)
 

@@ -122,11 +122,11 @@ def _pack(
     content: str,
     base: tuple[int, Tensors] | None,
     depth: int,
-) -> tuple[Manifest, bytes]:
+) -> tuple[Manifest, bytearray]:
     under = base[1] if base is not None else {}
     entries: list[Entry] = []
-    pieces: list[bytes] = []
-    offset = differing = elements = 0
+    data = bytearray()  # grown in place, since a list of all pieces would exist beside their sum
+    differing = elements = 0
     for name, tensor in sorted(tensors.items()):
         codec, stored = encode(tensor, under.get(name) if depth else None)
         differing += changed(tensor, under.get(name))
@@ -137,14 +137,12 @@ def _pack(
                 dtype=tensor.dtype,
                 shape=tensor.shape,
                 codec=codec,
-                offset=offset,
+                offset=len(data),
                 length=len(stored),
                 checksum=sums[name],
             )
         )
-        pieces.append(stored)
-        offset += len(stored)
-    data = b"".join(pieces)
+        data += stored
     total = checksum(data)
     manifest = Manifest(
         version=version,
