@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from etude.lineage.base import find_base, network_of
-from etude.lineage.memory import PROCESS
 from etude.lineage.plan import plan_run
 from etude.lineage.room import describe_needs, disk_needs
 from etude.model.precision.kernels import implementation_for
 from etude.recipe import Recipe
 from etude.recipe.load import dump_recipe
-from etude.training.memory import in_gb
+from etude.training.memory import PROCESS, in_gb
 
 
 def describe_plan(recipe: Recipe) -> str:

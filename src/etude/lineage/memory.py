@@ -20,12 +20,10 @@ from etude.recipe import Recipe
 from etude.rl.memory import changes as trainer_changes
 from etude.rl.memory import trainer_memory
 from etude.training import TrainerMemory
-from etude.training.memory import Change, advice, in_gb
+from etude.training.memory import PROCESS, Change, advice, in_gb
 
 WITH_ENGINE = ("rl", "continued")
 """Stages in which an engine samples while the trainer trains."""
-PROCESS = 350_000_000
-"""Bytes that a process takes for the interpreter, torch and their buffers."""
 
 
 @dataclass(frozen=True, slots=True)

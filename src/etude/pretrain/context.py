@@ -22,7 +22,7 @@ from etude.model import (
     load_hf,
 )
 from etude.pretrain.errors import PretrainError
-from etude.pretrain.memory import checkpoints, pass_of
+from etude.pretrain.memory import fit_passes, pass_of
 from etude.recipe import Recipe
 from etude.training import Compute, MasterWeights, StepLoss
 
@@ -73,7 +73,7 @@ class StageContext:
         model = model.to(self.compute.device)
         compute_with(model, self.recipe.precision)
         work = pass_of(self.recipe, self.name, model.config, self.compute.dtype)
-        model.checkpoint_activations(checkpoints(self.recipe.compute, model.config, work))
+        fit_passes(model, self.recipe.compute, work)
         if self.recipe.compute.compile:
             compile_parts(model)
         return MasterWeights(model, self.compute.dtype, self.recipe.compute.offload)

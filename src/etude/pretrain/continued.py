@@ -28,7 +28,7 @@ from etude.model import (
     survey,
 )
 from etude.pretrain.context import Rows
-from etude.pretrain.memory import checkpoints, pass_of, told
+from etude.pretrain.memory import fit_passes, pass_of, told
 from etude.pretrain.sft import demonstration_losses
 from etude.recipe import Recipe
 from etude.trace.file import read_traces
@@ -69,7 +69,7 @@ class ContinuedTrainer:
         self.model = begin_adapters(started_from, self.recipe.lora, self.recipe.seed)
         compute_with(self.model, self.recipe.precision)
         work = pass_of(self.recipe, "continued", self.model.config, self.compute.dtype)
-        self.model.checkpoint_activations(checkpoints(self.recipe.compute, self.model.config, work))
+        fit_passes(self.model, self.recipe.compute, work)
         if self.recipe.compute.compile:
             compile_parts(self.model)
         self.masters = MasterWeights(self.model, self.compute.dtype, self.recipe.compute.offload)

@@ -15,7 +15,7 @@ from etude.recipe import Recipe
 from etude.recipe.compute import ComputeRecipe
 from etude.recipe.training import StageRecipe
 from etude.training import TrainerMemory, free_memory
-from etude.training.memory import Change, advice, in_gb, own_limit
+from etude.training.memory import Change, advice, in_gb, own_limit, return_freed
 
 _HEAP = 2**25
 """Bytes of a tensor from which glibc allocates it outside of the heap, and gives its memory back when it is freed."""
@@ -44,7 +44,7 @@ def states_of(recipe: Recipe, name: str, config: ModelConfig, dtype: torch.dtype
 
 def with_pass(states: TrainerMemory, config: ModelConfig, work: Pass, checkpointed: bool) -> TrainerMemory:
     held = activations_of(config, work, checkpointed=checkpointed)
-    reused = work.cuda or work.tokens * config.hidden_size * work.bytes > _HEAP
+    reused = work.cuda or checkpointed or work.tokens * config.hidden_size * work.bytes > _HEAP
     return states.during(activations=held.layers + held.ends, logits=held.last, reused=reused)
 
 
@@ -90,6 +90,14 @@ def checkpoints(compute: ComputeRecipe, config: ModelConfig, work: Pass) -> bool
     if compute.checkpoint_activations != "auto":
         return compute.checkpoint_activations == "blocks"
     return must_checkpoint(config, work, free_memory(compute.device))
+
+
+def fit_passes(model: Transformer, compute: ComputeRecipe, work: Pass) -> None:
+    """Checkpoint the layers of a network if its passes need that, and keep the heap small then."""
+    checkpointed = checkpoints(compute, model.config, work)
+    model.checkpoint_activations(checkpointed)
+    if checkpointed and not work.cuda:
+        return_freed()
 
 
 def told(recipe: Recipe, name: str, config: ModelConfig, dtype: torch.dtype) -> str:

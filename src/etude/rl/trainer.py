@@ -32,7 +32,7 @@ from etude.model import (
     with_adapters,
 )
 from etude.pretrain.draft import heads_learn
-from etude.pretrain.memory import checkpoints
+from etude.pretrain.memory import fit_passes
 from etude.recipe import Recipe
 from etude.rl.batch import RowBatch, TrainingGroup, microbatches
 from etude.rl.drafts import draft_loss, drafted_tokens
@@ -79,7 +79,7 @@ class RlTrainer:
         self.model = self._begun(load_hf(self._started_from(), device=self.compute.device))
         compute_with(self.model, self.recipe.precision)
         work = pass_of(self.recipe, self.compute.dtype)
-        self.model.checkpoint_activations(checkpoints(self.recipe.compute, self.model.config, work))
+        fit_passes(self.model, self.recipe.compute, work)
         if self.recipe.compute.compile:
             compile_parts(self.model)
         self.reference = self._policy() if self.rl.reward.kl else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -25,6 +26,10 @@ from etude.training.muon import BATCH, blocks_of
 
 _FULL = 4
 """Bytes of an fp32 number."""
+_MMAP_THRESHOLD = -3
+"""glibc's name of the size from which memory is not taken from the heap. Once set, glibc does not raise it."""
+PROCESS = 350_000_000
+"""Bytes that a process takes for the interpreter, torch and their buffers."""
 _SAID = ("can't allocate memory", "cannot allocate memory", "bad_alloc", "out of memory", "alloc_failed")
 
 
@@ -58,7 +63,7 @@ class TrainerMemory:
     """The next version, and what is written of it."""
     reused: bool = False
     """Whether the memory of activations is free for all else once they are gone. A CPU's heap keeps what small tensors
-    took, and large ones, such as Muon's blocks, are allocated elsewhere."""
+    took (see `return_freed`), and large ones, such as Muon's blocks, are allocated elsewhere."""
 
     @classmethod
     def of(
@@ -164,11 +169,20 @@ def _blocks(shape: tuple[int, int], numbers: int, half: int) -> int:
 
 
 def own_limit(device: str) -> int:
-    """Return how much this process can have at most: what is free, and what it holds already."""
+    """Return how much this process can have at most, besides the interpreter: what is free, and what it holds
+    already."""
     if device == "cuda":
         return free_memory(device) + torch.cuda.memory_allocated()
     held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
-    return free_memory() + held
+    return free_memory() + max(held - PROCESS, 0)
+
+
+def return_freed() -> None:
+    """Give the memory of every larger tensor back to the system when it is freed, from now on. Else glibc's heap keeps
+    that of tensors of up to 32 MB: this saves page faults, but where tensors of many sizes come and go, the heap grows
+    to three times what is alive at once."""
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # other C libraries have no such heap
+        mallopt(_MMAP_THRESHOLD, 1 << 17)
 
 
 def in_gb(size: float) -> str:
