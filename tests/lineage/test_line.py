@@ -121,6 +121,29 @@ def test_a_changed_recipe_is_refused_by_name_and_nothing_runs(tmp_path) -> None:
     assert [work.calls for work in works] == [1, 1]
 
 
+def test_what_only_fits_work_into_memory_may_change_also_in_runs_of_earlier_versions(tmp_path) -> None:
+    """The digests are those that a version left which compared the values of these fields."""
+    left = {"sft": "60328237bffcc428", "rl": "4be6d85e90084cd7", "evaluate": "17cbc58b184007b0"}
+    fitted = {"engine": {"slots": 48, "cache_slots": 64}, "rl": {"microbatch_tokens": 8192}}
+    began = Recipe.model_validate({"name": "older", **fitted, "sft": {"microbatch_tokens": 4096}})
+    smaller = Recipe.model_validate({"name": "older", "compute": {"checkpoint_activations": "blocks"}})
+    other = Recipe.model_validate({"name": "older", **fitted, "sft": {"microbatch_tokens": 4096, "batch": 7}})
+    stages = [stage for stage in stages_of(began) if stage.name in left]
+    state = LineageState({name: StageRecord(digest, "", 0.0, done=True) for name, digest in left.items()})
+    require_unchanged(began, state, stages)
+    for changed in (smaller, other):
+        with pytest.raises(LineageError, match="since stage sft was run"):
+            require_unchanged(changed, state, stages)
+    context = open_context(tmp_path / "run", began)
+    context.state.stages.update(state.stages)
+    asyncio.run(run_line(context, stages))
+    context.journal.close()
+    renewed = LineageState.load(context.paths.lineage)
+    require_unchanged(smaller, renewed, stages)
+    with pytest.raises(LineageError, match="since stage sft was run"):
+        require_unchanged(other, renewed, stages)
+
+
 def test_every_section_of_the_recipe_belongs_to_a_stage() -> None:
     continued = stages_of(Recipe.model_validate({"name": "r", "continued": {"seconds": 60}}))
     covered = {section.partition(".")[0] for stage in (*stages_of(RECIPE), *continued) for section in stage.sections}

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from etude.model import Head, Transformer, read_config, save_hf
-from etude.pretrain import StageContext
+from etude.pretrain import StageContext, run_stage
 from etude.pretrain.stage import _identity, _plan
 from etude.recipe import Recipe
-from etude.training import Compute, back_propagate
+from etude.recipe.training import StageRecipe
+from etude.training import CheckpointError, Compute, back_propagate
 
 from .make import small_recipe
 
@@ -117,3 +118,31 @@ def test_checkpoints_from_before_there_were_microbatches_still_resume():
     plan = SimpleNamespace(recipe=recipe.pretrain, inputs={"corpus": "0"})
     known = "4cb3efc659cb3838c6f2e3f144473b8038bdb7edc4267becab4fee1eb93764ec"
     assert _identity(SimpleNamespace(name="pretrain", recipe=recipe), plan) == known
+
+
+def test_checkpoints_that_earlier_versions_wrote_in_parts_still_resume(before, monkeypatch):
+    """In those versions a checkpoint was of one size of parts. Another one may follow once a later one is written."""
+    recipe = small_recipe(Path("code"), pretrain={"microbatch_tokens": 64})
+    plan = SimpleNamespace(recipe=recipe.pretrain, inputs={"corpus": "0"})
+    known = "a3b24d001284d3a26e6e95ca42ed55e5873ccf4627c779d491f2828103209a07"
+    assert _identity(SimpleNamespace(name="pretrain", recipe=recipe), plan, earlier=True) == known
+
+    def resumed(budget: int, until: int) -> int:
+        """Go on until a checkpoint of the step before `until` is written, and return the step gone on from."""
+        first = None
+        for progress in run_stage("pretrain", run, with_budget(recipe, "pretrain", budget)):
+            first = progress["step"] if first is None else first
+            if progress["step"] == until:
+                break
+        return first
+
+    run, recipe = before("pretrain")
+    section = recipe.pretrain.model_copy(update={"checkpoint_seconds": 0.0, "log_every": 1})
+    recipe = recipe.model_copy(update={"pretrain": section})
+    with monkeypatch.context() as earlier:
+        earlier.setattr(StageRecipe, "FITTING", frozenset())
+        resumed(64, until=2)
+    with pytest.raises(CheckpointError, match="another recipe"):
+        resumed(128, until=3)
+    assert resumed(64, until=3) == 1
+    assert resumed(128, until=4) == 2

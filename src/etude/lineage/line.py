@@ -19,6 +19,7 @@ from etude.lineage.state import (
     LineageError,
     LineageState,
     StageRecord,
+    is_digest_of,
     output_digest,
     recipe_digest,
     recipe_of,
@@ -56,6 +57,7 @@ async def run_line(
     """Run every stage that is not done yet. An exception of a stage is raised; the stages before it stay finished.
     `take` takes over a stage from another run before it begins, or returns None. `until` is the last stage to run."""
     require_unchanged(context.recipe, context.state, stages)
+    _renew_digests(context, stages)
     context.compute()
     code = code_digest()
     last = len(stages) if until is None else [stage.name for stage in stages].index(until) + 1
@@ -96,7 +98,8 @@ def require_unchanged(recipe: Recipe, state: LineageState, stages: Sequence[Stag
         )
     for stage in stages:
         record = state.stages.get(stage.name)
-        if record is not None and record.recipe_digest != recipe_digest(recipe_of(recipe, stage.name), stage.sections):
+        own = recipe_of(recipe, stage.name)
+        if record is not None and not is_digest_of(record.recipe_digest, own, stage.sections):
             *others, last = (*stage.sections, "seed")
             raise LineageError(
                 f"the recipe changed in {', '.join(others)} or {last} since stage {stage.name} was run; "
@@ -108,6 +111,17 @@ def require_unchanged(recipe: Recipe, state: LineageState, stages: Sequence[Stag
                 f"stage {stage.name} was begun with the model of {', '.join(sorted(began))}, and now the recipe's "
                 f"stages put {', '.join(sorted(asked))} before it; undo the change, or start a new run with --name"
             )
+
+
+def _renew_digests(context: RunContext, stages: Sequence[Stage]) -> None:
+    """Record today's digests where earlier versions left theirs, so that what those compared and we do not may change
+    from now on."""
+    begun = [(context.state.stages[stage.name], stage) for stage in stages if stage.name in context.state.stages]
+    digests = [recipe_digest(recipe_of(context.recipe, stage.name), stage.sections) for _, stage in begun]
+    if digests != [record.recipe_digest for record, _ in begun]:
+        for (record, _), digest in zip(begun, digests, strict=True):
+            record.recipe_digest = digest
+        context.save_state()
 
 
 def require_stage(name: str | None, stages: Sequence[Stage]) -> None:

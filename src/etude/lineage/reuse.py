@@ -24,6 +24,7 @@ from etude.lineage.state import (
     LineageError,
     LineageState,
     StageRecord,
+    is_digest_of,
     output_digest,
     recipe_digest,
     recipe_of,
@@ -121,7 +122,8 @@ class Reuse:
         asked = donor.says_of_compute(context.recipe)
         for needed in self._closure(stage):
             theirs = donor.state.stages.get(needed.name)
-            if theirs is None or theirs.recipe_digest != recipe_digest(recipe_of(asked, needed.name), needed.sections):
+            own = recipe_of(asked, needed.name)
+            if theirs is None or not is_digest_of(theirs.recipe_digest, own, needed.sections):
                 return 1, f"{name} differs in {', '.join(needed.sections)} or seed"
         ours = {need: context.state.stages[need].output for need in stage.needs}
         if differing := [need for need, output in ours.items() if record.inputs.get(need) != output]:

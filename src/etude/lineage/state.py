@@ -115,9 +115,15 @@ def recipe_of(recipe: Recipe, stage: str) -> Recipe:
     return recipe
 
 
-def recipe_digest(recipe: Recipe, sections: Sequence[str]) -> str:
-    """Return the digest of the recipe's parts that a stage depends on: whole sections or single fields ("rl.steps")."""
-    values = recipe.made_from()
+def is_digest_of(digest: str, recipe: Recipe, sections: Sequence[str]) -> bool:
+    """Whether a recorded digest is that of the recipe's parts, computed as now or as in earlier versions."""
+    return any(digest == recipe_digest(recipe, sections, earlier=earlier) for earlier in (False, True))
+
+
+def recipe_digest(recipe: Recipe, sections: Sequence[str], *, earlier: bool = False) -> str:
+    """Return the digest of the recipe's parts that a stage depends on: whole sections or single fields ("rl.steps").
+    `earlier` is that of `Section.made_from`."""
+    values = recipe.made_from(earlier=earlier)
     parts = {name: _at(values, name) for name in sections if name in values or name not in recipe.LATER}
     return _digest(parts | {"seed": recipe.seed})
 

@@ -88,6 +88,7 @@ def _run(context: StageContext) -> Iterator[dict[str, Any]]:
         plan.optim,
         plan.compute_loss,
         identity=_identity(context, plan),
+        earlier_identity=_identity(context, plan, earlier=True),
         after_step=plan.after_step,
     )
     done = runner.resume()
@@ -134,11 +135,13 @@ def _remembered_before(path: Path, plan: StagePlan) -> dict[str, float]:
     return measured
 
 
-def _identity(context: StageContext, plan: StagePlan) -> str:
+def _identity(context: StageContext, plan: StagePlan, *, earlier: bool = False) -> str:
+    """Return the digest of all that the stage's result depends on; `earlier` is that of `Section.made_from`."""
+    stage_recipe = plan.recipe.made_from(earlier=earlier)
     known: dict[str, Any] = {
         "stage": context.name,
         "seed": context.recipe.seed,
-        "stage_recipe": {name: value for name, value in plan.recipe.made_from().items() if name not in _UNREAD},
+        "stage_recipe": {name: value for name, value in stage_recipe.items() if name not in _UNREAD},
         "model": context.recipe.model.made_from(),
         "stdlib_share": context.recipe.corpus.stdlib_share,
         "inputs": plan.inputs,

@@ -156,6 +156,7 @@ class HarnessRecipe(Section):
 class EngineRecipe(Section):
     LATER: ClassVar[frozenset[str]] = frozenset({"gpu_gib"})
     FITTING: ClassVar[frozenset[str]] = frozenset({"slots", "cache_slots"})
+    COMPARED: ClassVar[frozenset[str]] = FITTING
 
     slots: int = Field(96, ge=1)
     """Maximum number of sequences decoded in one batch. Run more rollouts than slots, so that the batch stays full."""

@@ -85,6 +85,7 @@ class RlRecipe(Section):
         {"trust_by", "trust_difference", "draft_loss", "checkpoint_seconds", "take_turns"}
     )
     FITTING: ClassVar[frozenset[str]] = frozenset({"microbatch_tokens", "take_turns"})
+    COMPARED: ClassVar[frozenset[str]] = frozenset({"microbatch_tokens"})
 
     mode: Literal["async", "sync"] = "async"
     """Whether RL samples and trains at the same time ("async"), or alternates between both ("sync"), which is

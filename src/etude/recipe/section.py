@@ -30,21 +30,25 @@ class Section(BaseModel):
     """Names of the section's fields that only decide how work fits into memory. `made_from` gives them their default,
     so that a run which ran out of memory resumes with other values."""
 
-    def made_from(self) -> dict[str, Any]:
+    COMPARED: ClassVar[frozenset[str]] = frozenset()
+    """Names of those among FITTING whose values were compared in earlier versions."""
+
+    def made_from(self, *, earlier: bool = False) -> dict[str, Any]:
         """Return the section's values for comparison: two runs, or two sessions of one run, used the same recipe if
-        these values are equal."""
+        these values are equal. With `earlier`, they are those that earlier versions compared, and left digests of."""
         values = self.model_dump(mode="json", by_alias=True)
         for name, about in type(self).model_fields.items():
             value, written = getattr(self, name), about.alias or name
-            if name in self.FITTING:
+            if name in self.FITTING and not (earlier and name in self.COMPARED):
                 value = values[written] = about.default
             if name in self.LATER and value == about.default:
                 del values[written]
             elif isinstance(value, Section):
-                values[written] = value.made_from()
+                values[written] = value.made_from(earlier=earlier)
             elif isinstance(value, Mapping):
                 values[written] = {
-                    key: one.made_from() if isinstance(one, Section) else one for key, one in value.items()
+                    key: one.made_from(earlier=earlier) if isinstance(one, Section) else one
+                    for key, one in value.items()
                 }
         return values
 

@@ -48,6 +48,7 @@ class StageRecipe(Section):
 
     LATER: ClassVar[frozenset[str]] = frozenset({"microbatch_tokens"})
     FITTING: ClassVar[frozenset[str]] = LATER
+    COMPARED: ClassVar[frozenset[str]] = LATER
 
     steps: int = Field(100, ge=0)
     """Number of optimizer steps of the stage."""

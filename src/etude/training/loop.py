@@ -84,12 +84,15 @@ class StageRunner:
         compute_loss: Callable[[int], Iterable[StepLoss]],
         *,
         identity: str = "",
+        earlier_identity: str = "",
         after_step: Callable[[int], None] | None = None,
     ) -> None:
-        """`identity` is a digest of all that the result depends on; `resume` refuses a checkpoint with another one."""
+        """`identity` is a digest of all that the result depends on; `resume` refuses a checkpoint with another one,
+        but for `earlier_identity`, the digest that an earlier version left of the same."""
         self.folder, self.total = folder, optim.total_steps
         self._recipe, self._module, self._optim = recipe, module, optim
-        self._compute_loss, self._after_step, self._identity = compute_loss, after_step, identity
+        self._compute_loss, self._after_step = compute_loss, after_step
+        self._identity, self._accepted = identity, (identity, earlier_identity or identity)
         self.step = 0
 
     def resume(self) -> int:
@@ -98,7 +101,7 @@ class StageRunner:
         if found is not None:
             step, path = found
             state = load_checkpoint(path)
-            if state["identity"] != self._identity:
+            if state["identity"] not in self._accepted:
                 raise CheckpointError(
                     f"checkpoint {path} was made with another recipe, code or input: use another run folder, "
                     f"or delete {self.folder} to start the stage again"
