@@ -1,9 +1,10 @@
 """What the plan says of a stage's memory, beside what the stage's process took: SFT and RL steps of two families.
 
 Each case is a process of its own. It takes two steps with the code of its stage, on random tokens that fill the largest
-pass, and reports by how much its resident memory grew at most (the kernel's high-water mark) after all imports. RL
-publishes its versions too, and samples with an engine of which every slot is filled. `worst` is the largest deviation
-of the plan from that growth, as a share of it; the plan is to be within 15 %.
+pass (SFT also with checkpointed layers, in larger passes), and reports by how much its resident memory grew at most
+(the kernel's high-water mark) after all imports. RL publishes its versions too, and samples with an engine of which
+every slot is filled. `worst` is the largest deviation of the plan from that growth, as a share of it; the plan is to be
+within 15 %.
 
     make bench NAME=memory
 """
@@ -79,7 +80,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
 }
-CASES = ("sft", "rl", "engine")
+CASES = ("sft", "checkpointed", "rl", "engine")
 
 
 def main() -> None:
@@ -102,7 +103,7 @@ def measured(family: str, case: str) -> dict[str, float]:
     torch.ones(64, 64) @ torch.ones(64, 64)  # starts torch's threads
     config = read_config(FAMILIES[family])
     with tempfile.TemporaryDirectory() as place:
-        return {"sft": _sft, "rl": _rl, "engine": _engine}[case](config, Path(place))
+        return {"sft": _sft, "checkpointed": _checkpointed, "rl": _rl, "engine": _engine}[case](config, Path(place))
 
 
 def _recipe() -> Recipe:
@@ -117,8 +118,15 @@ def _recipe() -> Recipe:
     )
 
 
-def _sft(config: ModelConfig, place: Path) -> dict[str, float]:
-    recipe, random = _recipe(), np.random.default_rng(0)
+def _checkpointed(config: ModelConfig, place: Path) -> dict[str, float]:
+    plain = _recipe().model_dump(by_alias=True)
+    plain["sft"] |= {"batch": 8, "microbatch_tokens": 8 * LENGTH}
+    plain["compute"]["checkpoint_activations"] = "blocks"
+    return _sft(config, place, Recipe.model_validate(plain))
+
+
+def _sft(config: ModelConfig, place: Path, recipe: Recipe | None = None) -> dict[str, float]:
+    recipe, random = recipe or _recipe(), np.random.default_rng(0)
     context = StageContext(place, recipe, Compute("cpu", "float32", 2, "a benchmark"), "sft")
     before = _held()
     model = Transformer(config).initialise(0)
