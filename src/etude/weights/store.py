@@ -143,7 +143,7 @@ def _pack(
             )
         )
         data += stored
-    total = checksum(data)
+    total = checksum(memoryview(data))
     manifest = Manifest(
         version=version,
         kind="delta" if depth else "full",
