@@ -46,8 +46,8 @@ def seconds_of(recipe: Recipe, pace: Pace = PACE) -> dict[str, float]:
     [
         ({"pretrain": {"steps": 7}}, {"pretrain": {"steps": 21}}, {"pretrain"}, 3),
         ({"long": {"batch": 2}}, {"long": {"batch": 8}}, {"long"}, 4),
-        ({"mtp": {"steps": 4, "joint_steps": 6}}, {"mtp": {"steps": 20, "joint_steps": 0}}, {"mtp"}, 2),
-        ({"sft": {"length": 64}}, {"sft": {"length": 256}}, {"sft"}, 4),
+        ({"mtp": {"steps": 4, "joint_steps": 6}}, {"mtp": {"steps": 8, "joint_steps": 12}}, {"mtp"}, 2),
+        ({"sft": {"batch": 2}}, {"sft": {"batch": 8}}, {"sft"}, 4),
         ({"rl": {"steps": 3} | UNEVALUATED}, {"rl": {"steps": 9} | UNEVALUATED}, {"rl"}, 3),
         ({"rl": {"group": 4} | UNEVALUATED}, {"rl": {"group": 8} | UNEVALUATED}, {"rl"}, 2),
         ({"evaluation": {"samples": 3}}, {"evaluation": {"samples": 3, "one_edit": 3}}, {"evaluate"}, 2),
@@ -63,6 +63,26 @@ def test_a_stage_is_in_proportion_to_what_is_asked_of_it(one, more, stages, time
     } | stages == stages
     for stage in stages:
         assert after[stage] == pytest.approx(times * before[stage])
+
+
+def test_training_costs_what_its_arithmetic_costs() -> None:
+    """Attention by the square of the length, a trunk that is not trained a third, and drafts besides."""
+
+    def sft(**sections: dict[str, Any]) -> float:
+        return seconds_of(recipe_with(**sections))["sft"]
+
+    short, long, longest = (sft(sft={"length": length, "batch": 4096 // length}) for length in (64, 1024, 4096))
+    assert long > short
+    assert longest - long == pytest.approx((long - short) * (4096 - 1024) / (1024 - 64))
+    none, one, two = (sft(model={"num_nextn_predict_layers": heads}) for heads in (0, 1, 2))
+    assert sft(sft={"draft_loss": 0.0}) == none < one
+    assert two - one == pytest.approx(one - none)
+    rows = {"length": 256, "batch": 4}
+    alone, joint = (
+        seconds_of(recipe_with(pretrain=rows | {"steps": 10}, mtp=rows | {"steps": steps, "joint_steps": 10 - steps}))
+        for steps in (10, 0)
+    )
+    assert joint["mtp"] - alone["mtp"] == pytest.approx(2 / 3 * joint["pretrain"])
 
 
 def test_an_evaluated_step_costs_what_its_tasks_cost() -> None:

@@ -1,8 +1,9 @@
 """Estimates what a recipe will take before it runs: parameters, memory, and tokens and seconds per stage.
 
 A stage's seconds are its amount of work, in units of tokens, gradings or documents, times the seconds that `probe`
-measures for one unit on this machine. The constants below convert a stage into such units. They were measured by hand
-with the tiny recipe on two cores. All are ratios, so they do not depend on the machine's speed.
+measures for one unit on this machine. Training counts by its arithmetic, which follows from the network and the length
+of rows. The constants below convert the rest into such units. They were measured by hand with the tiny recipe on two
+cores. All are ratios, so they do not depend on the machine's speed.
 """
 
 from __future__ import annotations
@@ -16,19 +17,26 @@ from etude.lineage.probe import Pace, probe
 from etude.lineage.stages import stages_of
 from etude.model import adapter_size, parameters_of
 from etude.model.checkpoints.slots import without_memory
+from etude.model.size import operations_of_drafts, operations_per_token
 from etude.recipe import Recipe
 from etude.rl import evaluated_steps
 from etude.tasks.sources.microrepo.bugs import SEEN_KINDS
 from etude.training import free_memory
 from etude.training.compute import Compute, planned_compute
 
-_STAGE_TOKENS = {"pretrain": 1.65, "long": 2.6, "mtp": 1.35, "sft": 3.0}
-"""Cost of training on one token in each stage, relative to the forward and backward pass that `probe` times. What
-exceeds 1 is spent on the optimizer, on draft heads, and on longer rows."""
-_ROLLOUT_TOKENS = 0.7
-"""Cost of sampling and training on one RL rollout, relative to a forward and backward pass over a full context."""
-_TRIED_TOKENS = 0.5
-"""Cost of sampling one rollout of an evaluation, relative to a forward and backward pass over a full context."""
+_STEP_TOKENS = 1.7
+"""Cost of a supervised step, relative to the arithmetic of its network: the optimizer, the batch, the measurements
+before and after, and what one thread does while others wait. Stage by stage it was 1.5 to 1.9."""
+_FROZEN_SHARE = 2 / 3
+"""Arithmetic of a forward and backward pass in which only adapters have gradients, relative to that of all weights."""
+_ROLLOUT_SHARE = 0.4
+"""Number of tokens of a rollout, relative to the context: 206 of 512 on average, 59 of them sampled, in RL and in
+evaluations of the tiny recipe."""
+_ROLLOUT_TOKENS = 1.75
+"""Cost of sampling and training on one token of an RL rollout, relative to a forward and backward pass."""
+_TRIED_TOKENS = 1.25
+"""Cost of sampling one token of an evaluation's rollout, its prompts included, relative to a forward and backward
+pass."""
 _ROLLOUT_GRADINGS, _TRIED_GRADINGS = 0.7, 1.0
 """Average number of gradings per rollout: in RL, where rollouts that made equal changes share a grading; and in an
 evaluation, where each has its own."""
@@ -74,30 +82,48 @@ def plan_run(recipe: Recipe) -> RunPlan:
 
 def plan_stages(recipe: Recipe, pace: Pace) -> list[tuple[str, int, float]]:
     """Return name, tokens and seconds of every stage of the recipe, in order."""
-    tasks, context, rl, test = recipe.tasks, recipe.engine.context, recipe.rl, recipe.evaluation
+    tasks, rl, test, network = recipe.tasks, recipe.rl, recipe.evaluation, network_of(recipe)
+    rollout = round(_ROLLOUT_SHARE * recipe.engine.context)
+    unit = operations_per_token(network, recipe.pretrain.length) / _STEP_TOKENS
 
-    def supervised(name: str, tokens: int) -> tuple[str, int, float]:
-        return name, tokens, tokens * _STAGE_TOKENS[name] * pace.token
+    def trunk(length: int) -> float:
+        return operations_per_token(network, length) * (_FROZEN_SHARE if recipe.lora.rank else 1)
+
+    def drafts(length: int) -> float:
+        return operations_of_drafts(network, length)
+
+    def supervised(name: str, *parts: tuple[int, float]) -> tuple[str, int, float]:
+        """`parts` are numbers of tokens, each with the arithmetic per token."""
+        tokens, work = sum(tokens for tokens, _ in parts), sum(tokens * each for tokens, each in parts)
+        return name, tokens, work / unit * pace.token
 
     def tried(rollouts: int) -> tuple[int, float]:
-        return rollouts * context, rollouts * (_TRIED_GRADINGS * pace.grading + _TRIED_TOKENS * context * pace.token)
+        tokens = rollouts * rollout
+        return tokens, rollouts * _TRIED_GRADINGS * pace.grading + tokens * _TRIED_TOKENS * pace.token
 
     def reinforced() -> tuple[str, int, float]:
         rollouts = rl.steps * rl.prompts_per_step * rl.group
         tokens, seconds = tried(len(evaluated_steps(rl)) * tasks.dev * (rl.evaluate_samples + test.greedy))
-        seconds += rollouts * (_ROLLOUT_GRADINGS * pace.grading + _ROLLOUT_TOKENS * context * pace.token)
-        return "rl", rollouts * context + tokens, seconds
+        seconds += rollouts * (_ROLLOUT_GRADINGS * pace.grading + _ROLLOUT_TOKENS * rollout * pace.token)
+        return "rl", rollouts * rollout + tokens, seconds
 
     pretrain, long, mtp, sft = recipe.pretrain, recipe.long, recipe.mtp, recipe.sft
     tries = sum(samples + test.greedy for samples in (test.samples, test.one_edit) if samples)
     every = [
         ("tasks", 0, (tasks.train + tasks.dev + tasks.test) * (tasks.gate_runs + _GATE_GRADINGS) * pace.grading),
         ("corpus", 0, _corpus_documents(recipe) * pace.document),
-        supervised("pretrain", pretrain.steps * pretrain.batch * pretrain.length),
-        supervised("long", sum(phase.steps * phase.batch * phase.length for phase in long.lengths)),
-        supervised("mtp", (mtp.steps + mtp.joint_steps) * mtp.batch * mtp.length),
+        supervised("pretrain", (pretrain.steps * pretrain.batch * pretrain.length, trunk(pretrain.length))),
+        supervised("long", *((p.steps * p.batch * p.length, trunk(p.length)) for p in long.lengths)),
+        supervised(
+            "mtp",
+            (mtp.steps * mtp.batch * mtp.length, trunk(mtp.length) / 3 + drafts(mtp.length)),
+            (mtp.joint_steps * mtp.batch * mtp.length, trunk(mtp.length) + drafts(mtp.length)),
+        ),
         ("demonstrations", 0, _demonstration_gradings(recipe) * pace.grading),
-        supervised("sft", sft.steps * sft.batch * sft.length),
+        supervised(
+            "sft",
+            (sft.steps * sft.batch * sft.length, trunk(sft.length) + (drafts(sft.length) if sft.draft_loss else 0)),
+        ),
         reinforced(),
         ("continued", 0, recipe.continued.seconds),
         ("evaluate", *tried(len(recipe.evaluated) * tasks.test * tries)),

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
 
 from etude.model.block import Experts
 from etude.model.config import GroupedShape, LatentShape, ModelConfig
@@ -24,26 +25,42 @@ class Parameters:
 def parameters_of(config: ModelConfig) -> Parameters:
     with torch.device("meta"):
         model = Transformer(config)
-    routed = sum(
-        parameter.numel()
-        for module in model.layers.modules()
-        if isinstance(module, Experts)
-        for parameter in module.parameters()
-    )
-    total = sum(parameter.numel() for parameter in model.parameters())
-    idle = sum(parameter.numel() for parameter in model.mtp.parameters())
-    if config.mixture is not None:
-        idle += routed // config.mixture.experts * (config.mixture.experts - config.mixture.per_token)
-    return Parameters(total, total - idle)
+    total = _numbers(model)
+    return Parameters(total, total - _numbers(model.mtp) - _idle(model.layers, config))
 
 
 def operations_per_token(config: ModelConfig, length: int) -> float:
     """Return the multiplications and additions of a forward and backward pass, per token of rows of `length` tokens."""
-    width, shape = config.hidden_size, config.attention
-    looked_up = 0 if config.tie_word_embeddings else config.vocab_size * width
+    looked_up = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
+    return 6 * (parameters_of(config).active - looked_up + config.num_hidden_layers * _scores(config, length))
+
+
+def operations_of_drafts(config: ModelConfig, length: int) -> float:
+    """Return the same of the MTP heads, which learn the main head's distribution, without the trunk below them."""
+    with torch.device("meta"):
+        heads = Transformer(config).mtp
+    logits = len(heads) * config.vocab_size * config.hidden_size
+    inside = _numbers(heads) - _idle(heads, config) + len(heads) * _scores(config, length)
+    return 6 * (inside + logits) + 2 * logits  # the main head's logits, once more, have no gradient
+
+
+def _scores(config: ModelConfig, length: int) -> float:
+    """Return the multiplications per token of one layer's attention, without its projections."""
+    shape = config.attention
     value = shape.value if isinstance(shape, LatentShape) else shape.head
-    scores = config.num_hidden_layers * shape.heads * (shape.query + value) * length / 2
-    return 6 * (parameters_of(config).active - looked_up + scores)
+    return shape.heads * (shape.query + value) * length / 2
+
+
+def _numbers(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _idle(layers: nn.Module, config: ModelConfig) -> int:
+    """Return the number of parameters of the layers' experts that one token is not routed to."""
+    if (mixture := config.mixture) is None:
+        return 0
+    routed = sum(_numbers(module) for module in layers.modules() if isinstance(module, Experts))
+    return routed // mixture.experts * (mixture.experts - mixture.per_token)
 
 
 def shrunk(config: ModelConfig, largest: int) -> ModelConfig:
