@@ -56,6 +56,8 @@ def projected(x: Tensor, weight: Tensor, lora: LowRank | None, product: Product)
 def fresh_adapter(weight: Tensor, rank: int, scale: float, generator: torch.Generator) -> LowRank:
     """Return an adapter of this matrix or stack that changes nothing yet: A is random, B zero."""
     *stack, out, width = weight.shape
+    if weight.is_meta:
+        return LowRank(weight.new_empty(*stack, rank, width), weight.new_empty(*stack, out, rank), scale)
     a = torch.empty(*stack, rank, width).uniform_(-1, 1, generator=generator) / width**0.5
     return LowRank(a.to(weight.device), torch.zeros(*stack, out, rank, device=weight.device), scale)
 

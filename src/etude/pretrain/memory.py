@@ -26,7 +26,8 @@ def stage_memory(recipe: Recipe, name: str, config: ModelConfig, dtype: torch.dt
     """Return the memory of a supervised stage's trainer, without the interpreter and its libraries. No network is
     built."""
     work = pass_of(recipe, name, config, dtype)
-    return _with(recipe, name, config, work, checkpoints(recipe.compute, config, work))
+    states = _states(recipe, name, config, dtype, _passes(recipe, name).largest_pass[2])
+    return with_pass(states, config, work, checkpoints(recipe.compute, config, work))
 
 
 def states_of(recipe: Recipe, name: str, config: ModelConfig, dtype: torch.dtype, passes: int = 1) -> TrainerMemory:
@@ -110,23 +111,29 @@ def told(recipe: Recipe, name: str, config: ModelConfig, dtype: torch.dtype) -> 
 def changes(recipe: Recipe, name: str, config: ModelConfig, dtype: torch.dtype) -> Iterator[Change]:
     """Yield changes that save memory without another result: first checkpointing, then smaller passes with it."""
     work = pass_of(recipe, name, config, dtype)
-    fields = [] if checkpoints(recipe.compute, config, work) else [BLOCKS]
-    if fields:
-        yield Change(BLOCKS, _with(recipe, name, config, work, True).peak)
+    whole, parts = (_states(recipe, name, config, dtype, n) for n in (_passes(recipe, name).largest_pass[2], 2))
     field = f"{'sft' if name == 'continued' else name}.microbatch_tokens"
+    yield from smaller_passes(whole, parts, config, work, field, checkpoints(recipe.compute, config, work))
+
+
+def smaller_passes(
+    whole: TrainerMemory, parts: TrainerMemory, config: ModelConfig, work: Pass, field: str, checkpointed: bool
+) -> Iterator[Change]:
+    """Yield checkpointing, if that is not done already, then smaller passes with it; `field` sets their tokens. `parts`
+    is what a trainer holds whose steps take several passes."""
+    fields = [] if checkpointed else [BLOCKS]
+    if fields:
+        yield Change(BLOCKS, with_pass(whole, config, work, True).peak)
     while work.rows > 1:
         work = replace(work, rows=work.rows // 2)
-        change = " ".join([*fields, f"{field}={work.tokens}"])
-        yield Change(change, _with(recipe, name, config, work, True).peak)
+        yield Change(" ".join([*fields, f"{field}={work.tokens}"]), with_pass(parts, config, work, True).peak)
 
 
-def _with(recipe: Recipe, name: str, config: ModelConfig, work: Pass, checkpointed: bool) -> TrainerMemory:
-    rows, _, passes = _passes(recipe, name).largest_pass
-    states = states_of(recipe, name, config, work.dtype, passes if work.rows == rows else 2)
-    held = with_pass(states, config, work, checkpointed)
+def _states(recipe: Recipe, name: str, config: ModelConfig, dtype: torch.dtype, passes: int) -> TrainerMemory:
+    states = states_of(recipe, name, config, dtype, passes)
     if name != "continued":
-        return held
-    return held.beside(published=0, publishing=2 * version_bytes(recipe, config, work.dtype))
+        return states
+    return states.beside(published=0, publishing=2 * version_bytes(recipe, config, dtype))
 
 
 def version_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> int:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 
 from etude.model import ModelConfig
 from etude.model.activations import Pass
-from etude.pretrain.memory import BLOCKS, checkpoints, plain_pass, states_of, version_bytes, with_pass
+from etude.pretrain.memory import checkpoints, plain_pass, smaller_passes, states_of, version_bytes, with_pass
 from etude.recipe import Recipe
 from etude.training import TrainerMemory
 from etude.training.memory import Change, advice, in_gb, own_limit
@@ -18,7 +17,7 @@ from etude.training.memory import Change, advice, in_gb, own_limit
 def trainer_memory(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> TrainerMemory:
     """Return the memory of the trainer's process, without the interpreter and its libraries. No network is built."""
     work = pass_of(recipe, dtype)
-    return _with(recipe, config, work, checkpoints(recipe.compute, config, work))
+    return with_pass(_states(recipe, config, dtype), config, work, checkpoints(recipe.compute, config, work))
 
 
 def pass_of(recipe: Recipe, dtype: torch.dtype) -> Pass:
@@ -37,18 +36,13 @@ def told(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> str:
 
 def changes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> Iterator[Change]:
     """Yield changes that save memory without another result: first checkpointing, then smaller passes with it."""
-    work = pass_of(recipe, dtype)
-    fields = [] if checkpoints(recipe.compute, config, work) else [BLOCKS]
-    if fields:
-        yield Change(BLOCKS, _with(recipe, config, work, True).peak)
-    while work.rows > 1:
-        work = replace(work, rows=work.rows // 2)
-        joined = " ".join([*fields, f"rl.microbatch_tokens={work.tokens}"])
-        yield Change(joined, _with(recipe, config, work, True).peak)
+    work, states = pass_of(recipe, dtype), _states(recipe, config, dtype)
+    checkpointed = checkpoints(recipe.compute, config, work)
+    yield from smaller_passes(states, states, config, work, "rl.microbatch_tokens", checkpointed)
 
 
-def _with(recipe: Recipe, config: ModelConfig, work: Pass, checkpointed: bool) -> TrainerMemory:
-    held = with_pass(states_of(recipe, "rl", config, work.dtype, passes=2), config, work, checkpointed)
-    version = version_bytes(recipe, config, work.dtype)
+def _states(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> TrainerMemory:
+    version = version_bytes(recipe, config, dtype)
     kept = 2 + (config.moe_layers > 0) + (recipe.rl.reward.kl > 0)
-    return held.beside(published=kept * version, publishing=2 * version)
+    states = states_of(recipe, "rl", config, dtype, passes=2)
+    return states.beside(published=kept * version, publishing=2 * version)

@@ -51,21 +51,27 @@ def engine_memory(
 ) -> EngineMemory:
     """Return the memory of an engine, which is not built. `swaps` says whether it gets new versions of its weights,
     `lora` which adapters these are."""
-    half, (groups, entry) = dtype.itemsize, config.cache_shape
-    rows, context, vocabulary = recipe.slots + recipe.cache_slots, recipe.context, config.vocab_size
-    layers = config.num_hidden_layers + min(1, config.num_nextn_predict_layers)
+    half = dtype.itemsize
     base = parameters_of(config).total * half
     adapters = adapter_size(without_memory(config), lora) * half if lora.rank else 0
+    wide_head = config.vocab_size * config.hidden_size * _FULL if half < _FULL else 0
+    return _in_slots(recipe, config, half, base + adapters + wide_head, 2 * (adapters or base) if swaps else 0)
+
+
+def _in_slots(recipe: EngineRecipe, config: ModelConfig, half: int, weights: int, versions: int) -> EngineMemory:
+    groups, entry = config.cache_shape
+    rows, context, vocabulary = recipe.slots + recipe.cache_slots, recipe.context, config.vocab_size
+    layers = config.num_hidden_layers + min(1, config.num_nextn_predict_layers)
     routed = config.mixture.per_token * config.mixture.width + config.mixture.shared_width if config.mixture else 0
     widest = 3 * max(config.intermediate_size, routed) + 4 * config.hidden_size
     tokens = min(TOKENS_AT_ONCE, recipe.slots * context)
     gathered = recipe.slots * groups * context * entry * half
     return EngineMemory(
-        weights=base + adapters + (vocabulary * config.hidden_size * _FULL if half < _FULL else 0),
+        weights=weights,
         cache=layers * (rows + 1) * groups * context * entry * half,
         records=rows * context * (16 + 2 * config.moe_layers * config.num_experts_per_tok),
         step=tokens * widest * half + gathered + _STEPS * recipe.slots * vocabulary * _FULL,
-        versions=2 * (adapters or base) if swaps else 0,
+        versions=versions,
     )
 
 
@@ -83,11 +89,12 @@ def changes(
     recipe: EngineRecipe, config: ModelConfig, dtype: torch.dtype, *, swaps: bool, lora: LoraRecipe
 ) -> Iterator[Change]:
     """Yield changes that save memory without another result: fewer kept sequences, then fewer at once too."""
+    whole = engine_memory(recipe, config, dtype, swaps=swaps, lora=lora)
     slots, kept = recipe.slots, recipe.cache_slots
     while slots > 1 or kept:
+        slots, kept = (slots, kept // 2) if kept else (slots // 2, 0)
         fields = [] if kept == recipe.cache_slots else [f"engine.cache_slots={kept}"]
         fields += [] if slots == recipe.slots else [f"engine.slots={slots}"]
-        if fields:
-            smaller = recipe.model_copy(update={"slots": slots, "cache_slots": kept})
-            yield Change(" ".join(fields), engine_memory(smaller, config, dtype, swaps=swaps, lora=lora).peak)
-        slots, kept = (slots, kept // 2) if kept else (slots // 2, 0)
+        smaller = recipe.model_copy(update={"slots": slots, "cache_slots": kept})
+        held = _in_slots(smaller, config, dtype.itemsize, whole.weights, whole.versions)
+        yield Change(" ".join(fields), held.peak)
