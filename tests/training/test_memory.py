@@ -64,6 +64,21 @@ def test_free_memory_respects_the_limit_of_the_address_space() -> None:
     assert free_memory() > left
 
 
+def test_freed_tensors_leave_no_holes_in_the_heap() -> None:
+    program = """
+def resident():
+    return int(open('/proc/self/statm').read().split()[1]) * resource.getpagesize()
+return_freed()
+before = resident()
+for _ in range(3):
+    held = [torch.ones(2**18) for _ in range(100)]
+    del held[::2]
+print(resident() - before)
+"""
+    taken = int(limited(program, 2**30, "import torch\nfrom etude.training.memory import return_freed"))
+    assert 50 * 2**20 <= taken < 60 * 2**20
+
+
 def test_the_first_change_that_suffices_is_advised() -> None:
     changes = [Change("a=1", 9_000_000_000), Change("a=2", 5_000_000_000), Change("a=3", 2_000_000_000)]
     assert advice(changes, 6e9) == "set a=2, which takes about 5.0 GB"
