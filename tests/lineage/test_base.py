@@ -308,6 +308,11 @@ def test_the_long_stage_makes_room_for_a_longer_context(tmp_path: Path) -> None:
     require_supported(recipe(folder, **long, **AUTO))
     with pytest.raises(LineageError, match=r"long\.length = 8192: the network of model\.from has 4096 positions"):
         require_supported(recipe(folder, **long | {"long": {"factor": 4, "length": 8192}}, **AUTO))
+    phases = [{"steps": 1, "length": 2048, "factor": 2}, {"steps": 1, "length": 4096, "factor": 4}]
+    require_supported(recipe(folder, **long | {"long": {"phases": phases}}, **AUTO))
+    phases[0]["length"] = 3000
+    with pytest.raises(LineageError, match=r"long\.phases: length = 3000: the network of model\.from has 2048 pos"):
+        require_supported(recipe(folder, **long | {"long": {"phases": phases}}, **AUTO))
     scaled = qwen3(tmp_path / "scaled", rope_scaling={"type": "linear", "factor": 2.0})
     with pytest.raises(LineageError, match=r"long\.factor = 4: .*linearly scaled.*set it to 1"):
         require_supported(recipe(scaled, **long, **AUTO))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -112,6 +114,21 @@ def test_a_corpus_without_long_documents(tmp_path: Path, train: list[int], valid
     )
     assert said in line
     assert "\n" not in line
+
+
+def test_a_published_model_asks_for_documents_longer_than_its_positions(tmp_path: Path) -> None:
+    """Only those are long for it, whatever the rows of pretraining; where the stage stays within them, half a row."""
+    config = {"model_type": "qwen3", "vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 1, "head_dim": 8}
+    config |= {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 32, "rms_norm_eps": 1e-6}
+    (tmp_path / "found").mkdir()
+    (tmp_path / "found/config.json").write_text(json.dumps(config | {"max_position_embeddings": 100}))
+    for number, (length, said) in enumerate(((400, "long.length = 400: .* more than 101 tokens"), (90, ""))):
+        asked = {"model": {"from": str(tmp_path / "found")}, "stages": ["long", "sft"], "long": {"length": length}}
+        context = context_with(tmp_path / str(number), recipe_with(**asked), {"train": [70, 120], "valid": [99]})
+        with pytest.raises(LineageError, match=said) if said else nullcontext():
+            require_long_documents(context)
+    (long,) = (stage for stage in stages_of(context.recipe) if stage.name == "long")
+    assert long.require is require_long_documents
 
 
 def test_it_is_asked_before_pretraining_is_on_record_so_that_the_recipe_may_change(tmp_path: Path) -> None:
