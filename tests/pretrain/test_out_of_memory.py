@@ -7,13 +7,16 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
-from etude.pretrain import run_stage
+from etude.model import config_from_recipe
+from etude.pretrain import memory, run_stage
 from etude.recipe import save_recipe
 
-from .make import make_run
+from .make import make_run, small_recipe
 
 ROOM = 400 * 2**20
 CHILD = f"""
@@ -34,6 +37,18 @@ try:
 except OutOfMemory as error:
     print(json.dumps([steps, str(error)]))
 """
+
+
+def test_the_advice_is_about_what_auto_chose_while_there_was_room(monkeypatch) -> None:
+    """Once memory ran out, little is free, and the same rule would say that the layers were checkpointed."""
+    recipe = small_recipe(Path("code"), sft={"batch": 64})
+    config = config_from_recipe(recipe.model, recipe.tokenizer.vocab_size)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 2**20)
+    monkeypatch.setattr(memory, "own_limit", lambda device: 2**40)
+    line = memory.told(recipe, "sft", config, torch.float32)
+    assert 'set compute.checkpoint_activations="blocks", which takes' in line
+    monkeypatch.setattr(memory, "own_limit", lambda device: 2**21)
+    assert "; set sft.microbatch_tokens=64, which takes" in memory.told(recipe, "sft", config, torch.float32)
 
 
 @pytest.mark.slow

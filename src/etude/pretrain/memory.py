@@ -103,9 +103,19 @@ def fit_passes(model: Transformer, compute: ComputeRecipe, work: Pass) -> None:
 
 def told(recipe: Recipe, name: str, config: ModelConfig, dtype: torch.dtype) -> str:
     """Return what a stage takes and which field to change, for the message that memory ran out."""
+    recipe = as_begun(recipe, config, pass_of(recipe, name, config, dtype))
     memory = stage_memory(recipe, name, config, dtype)
     limit = min(own_limit(recipe.compute.device), memory.peak - 1)
     return f"it takes about {in_gb(memory.peak)} ({memory}); {advice(changes(recipe, name, config, dtype), limit)}"
+
+
+def as_begun(recipe: Recipe, config: ModelConfig, work: Pass) -> Recipe:
+    """Return the recipe with what "auto" chose when this process began, when all that it holds now was free."""
+    compute = recipe.compute
+    if compute.checkpoint_activations != "auto":
+        return recipe
+    chosen = "blocks" if must_checkpoint(config, work, own_limit(compute.device)) else "none"
+    return recipe.model_copy(update={"compute": compute.model_copy(update={"checkpoint_activations": chosen})})
 
 
 def changes(recipe: Recipe, name: str, config: ModelConfig, dtype: torch.dtype) -> Iterator[Change]:

@@ -8,7 +8,7 @@ import torch
 
 from etude.model import ModelConfig
 from etude.model.activations import Pass
-from etude.pretrain.memory import checkpoints, plain_pass, smaller_passes, states_of, version_bytes, with_pass
+from etude.pretrain.memory import as_begun, checkpoints, plain_pass, smaller_passes, states_of, version_bytes, with_pass
 from etude.recipe import Recipe
 from etude.training import TrainerMemory
 from etude.training.memory import Change, advice, in_gb, own_limit
@@ -29,6 +29,7 @@ def pass_of(recipe: Recipe, dtype: torch.dtype) -> Pass:
 
 def told(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> str:
     """Return what the trainer takes and which field to change, for the message that memory ran out."""
+    recipe = as_begun(recipe, config, pass_of(recipe, dtype))
     memory = trainer_memory(recipe, config, dtype)
     limit = min(own_limit(recipe.compute.device), memory.peak - 1)
     return f"it takes about {in_gb(memory.peak)} ({memory}); {advice(changes(recipe, config, dtype), limit)}"
