@@ -17,7 +17,7 @@ from etude.lineage import LineageError, LineageState, room
 from etude.lineage.machine import memory_bytes
 from etude.lineage.room import disk_needs, memory_needs, require_room
 from etude.lineage.state import StageRecord
-from etude.model import Transformer, config_from_recipe, save_hf
+from etude.model import Transformer, begin_adapters, config_from_recipe, save_hf, survey
 from etude.recipe import Recipe
 from etude.training import MasterWeights, build_optimizer
 
@@ -137,3 +137,17 @@ def test_a_container_may_have_less_than_the_machine(tmp_path) -> None:
     assert memory_bytes([str(limit)]) == whole
     limit.write_text("123456\n")
     assert memory_bytes([str(limit)]) == 123456
+
+
+def test_adapters_are_what_is_stored_and_optimised(tmp_path: Path) -> None:
+    save_hf(network(recipe_with()).initialise(1), tmp_path)
+    config = survey(tmp_path).config
+    given = {"model": {"from": str(tmp_path)}, "stages": ["sft"], "sft": {"optimizer": {"name": "adamw", "lr": 1e-4}}}
+    whole, adapted = (recipe_with(**given, lora={"rank": rank}) for rank in (0, 2))
+    learned = sum(
+        two.numel() for two in begin_adapters(Transformer(config), adapted.lora).parameters() if two.requires_grad
+    )
+    needs = {need.what: need.bytes for need in memory_needs(adapted, config, "sft")}
+    assert needs["fp32 weights"] == 4 * learned < memory_needs(whole, config, "sft")[0].bytes / 5
+    assert needs["frozen weights"] > memory_needs(whole, config, "sft")[0].bytes / 4
+    assert disk_needs(adapted, config)[0].bytes == 4 * learned

@@ -18,7 +18,7 @@ from etude.journal import RunPaths
 from etude.lineage.base import named_folder, network_of
 from etude.lineage.machine import memory_bytes
 from etude.lineage.state import MODELS, LineageError, LineageState
-from etude.model import ModelConfig, Transformer, parameters_of, survey
+from etude.model import ModelConfig, Transformer, begin_adapters, parameters_of, survey
 from etude.model.checkpoints.slots import without_memory
 from etude.recipe import Recipe
 from etude.recipe.training import OptimizerRecipe
@@ -46,7 +46,7 @@ class Need:
 def disk_needs(recipe: Recipe, network: ModelConfig, done: Collection[str] = ()) -> list[Need]:
     """Return what a run writes to its disk, the base model apart. Stages that are `done` have no checkpoints any
     more."""
-    empty = without_memory(network)
+    empty = _trained_shape(recipe, network)
     learned, stages = _learned(empty), recipe.training
     needs = [Need(f"the models of {', '.join(stages)}", len(stages) * learned * _FULL, "leave out one of the stages")]
     checkpoints = [_checkpoints(recipe, empty, stage) for stage in stages if stage not in done]
@@ -62,9 +62,14 @@ def disk_needs(recipe: Recipe, network: ModelConfig, done: Collection[str] = ())
     return [*needs, Need("all else", _REST)]
 
 
+def _trained_shape(recipe: Recipe, network: ModelConfig) -> Transformer:
+    """Return the network without memory, of which all is trained, or the recipe's adapters alone."""
+    return begin_adapters(without_memory(network), recipe.lora)
+
+
 def memory_needs(recipe: Recipe, network: ModelConfig, stage: str) -> list[Need]:
     """Return what a training stage certainly holds in memory, all of it at the end of a step."""
-    empty = without_memory(network)
+    empty = _trained_shape(recipe, network)
     total, learned = sum(parameter.numel() for parameter in empty.parameters()), _learned(empty)
     optimizer, itemsize = _optimizer(recipe, stage), _FULL if recipe.compute.dtype == "float32" else _HALF
     trained = sum(parameter.numel() for name, parameter in empty.named_parameters() if _trains(recipe, stage, name))
