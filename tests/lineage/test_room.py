@@ -97,9 +97,12 @@ def test_a_base_that_cannot_be_linked_takes_room(tmp_path, monkeypatch) -> None:
             require_room(asked, RunPaths(root), LineageState())
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("adamw", "float32"), ("muon", "bfloat16")])
-def test_memory_is_refused_only_where_a_stage_certainly_holds_more(name, dtype, tmp_path, monkeypatch) -> None:
-    optimizer = {"optimizer": {"name": name}, "steps": 1}
+@pytest.mark.parametrize(
+    ("name", "dtype", "moments"),
+    [("adamw", "float32", "float32"), ("muon", "bfloat16", "float32"), ("adamw", "float32", "8bit")],
+)
+def test_memory_is_refused_only_where_a_stage_certainly_holds_more(name, dtype, moments, tmp_path, monkeypatch) -> None:
+    optimizer = {"optimizer": {"name": name, "moments": moments}, "steps": 1}
     asked = recipe_with(stages=["pretrain"], compute={"dtype": dtype}, pretrain=optimizer, model=MODEL)
     model = network(asked)
     masters = MasterWeights(model, getattr(torch, dtype))
@@ -109,7 +112,7 @@ def test_memory_is_refused_only_where_a_stage_certainly_holds_more(name, dtype, 
     held = dict(masters.gradients)
     optim.step()
     tensors = [*masters.masters.values(), *model.parameters(), *held.values()]
-    tensors += [tensor for name in ("moments", "squares") for tensor in optim.state_dict()[name].values()]
+    tensors += [tensor for name in ("moments", "squares") for tensor in tensors_of(optim.state_dict()[name])]
     real = sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
     planned = sum(need.bytes for need in memory_needs(asked, model.config, "pretrain"))
     assert planned == pytest.approx(real, rel=0.02)
@@ -121,6 +124,13 @@ def test_memory_is_refused_only_where_a_stage_certainly_holds_more(name, dtype, 
     said = refusal(asked, tmp_path / "run")
     assert said.startswith("this machine's memory is ")
     assert ("pretrain.optimizer.name" in said) == (name == "adamw")
+
+
+def tensors_of(state: Any) -> list[torch.Tensor]:
+    """All tensors of nested dicts."""
+    if isinstance(state, torch.Tensor):
+        return [state]
+    return [tensor for part in state.values() for tensor in tensors_of(part)] if isinstance(state, dict) else []
 
 
 def test_rl_needs_the_engine_beside_the_trainer() -> None:

@@ -22,6 +22,7 @@ from etude.model import ModelConfig, Transformer, begin_adapters, parameters_of,
 from etude.model.checkpoints.slots import without_memory
 from etude.recipe import Recipe
 from etude.recipe.training import OptimizerRecipe
+from etude.training.kept import BLOCK
 from etude.training.muon import blocks_of
 
 _FULL, _HALF = 4, 2
@@ -140,12 +141,14 @@ def _checkpoints(recipe: Recipe, empty: Transformer, stage: str) -> Need:
 
 def _state_bytes(recipe: Recipe, empty: Transformer, stage: str) -> int:
     """Return the bytes of a stage's fp32 weights and moments, which are what a checkpoint stores."""
-    muon = _optimizer(recipe, stage).name == "muon"
-    numbers = _learned(empty)
+    optimizer, moments = _optimizer(recipe, stage), 0
+    muon = optimizer.name == "muon"
     for name, parameter in empty.named_parameters():
         if parameter.requires_grad and _trains(recipe, stage, name):
-            numbers += parameter.numel() * (1 if muon and blocks_of(name, parameter, empty.config) is not None else 2)
-    return numbers * _FULL
+            moments += parameter.numel() * (1 if muon and blocks_of(name, parameter, empty.config) is not None else 2)
+    return _learned(empty) * _FULL + (
+        moments + moments // BLOCK * _FULL if optimizer.moments == "8bit" else moments * _FULL
+    )
 
 
 def _trains(recipe: Recipe, stage: str, name: str) -> bool:
