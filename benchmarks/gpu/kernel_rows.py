@@ -24,10 +24,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from bench import Bench, Row, Sizes
 from kernel_checks import LAYERS, PAIRS, forward_and_backward, unequal
 from torch import Tensor
 
+from bench import Bench, Row, Sizes
 from etude.model.placing import place_pairs
 from etude.model.precision import FORMATS, NVFP4, BlockFP8, Quantised, dequantise
 from etude.model.precision.kernels import IMPLEMENTATIONS, ExpertKernels, choose, reference
