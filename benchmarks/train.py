@@ -28,7 +28,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from _peer_python import beside_ours
 from _report import finish
 
 from etude.model import Transformer, read_config, save_hf
@@ -47,7 +46,6 @@ LARGE = BODY | {"num_hidden_layers": 14, "vocab_size": 151_936}
 MORE = {"max_position_embeddings": 4096, "rope_theta": 1e6}
 PACKED, LOOSE, UNPADDED = ("packed", "joined"), ("padded", "by length", "flat"), ("by length", "flat")
 """How the peer reads rows and documents, see _train_side.py."""
-PEER = "accelerate==1.15.0"
 
 Turns = dict[str, list[dict[str, float]]]
 """For each side, what each of its steps took."""
@@ -102,13 +100,12 @@ def turns(
 @contextmanager
 def stepper(work: dict[str, Any]) -> Iterator[Callable[[], dict[str, float]]]:
     """Start a side, and give a function that takes one of its steps."""
-    path = os.pathsep.join([str(HERE.parent / "src"), str(beside_ours(PEER))])
     process = subprocess.Popen(
         [sys.executable, str(HERE / "_train_side.py")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": str(HERE.parent / "src")},
     )
     assert process.stdin is not None
     assert process.stdout is not None

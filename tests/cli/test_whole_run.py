@@ -130,7 +130,7 @@ def test_another_run_takes_over_what_would_come_out_the_same(run) -> None:
     shown = subprocess.run(part, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert shown.returncode == 0, shown.stderr
     assert shown.stderr.count("taken over from small") == 7
-    assert "RL                made anew: small differs in rl, harness" in shown.stderr
+    assert "RL                made anew: small differs in rl, " in shown.stderr
     stages = json.loads((runs / "part/lineage.json").read_text())["stages"]
     assert list(stages) == ["tasks", "corpus", "pretrain", "long", "mtp", "demonstrations", "sft", "rl"]
     assert [record["taken_from"] for record in stages.values()] == ["../small"] * 7 + [""]
@@ -175,7 +175,7 @@ def test_a_dry_run_prints_a_recipe_and_a_plan(run, tmp_path) -> None:
 def test_a_full_disk_is_one_line(run, tmp_path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = ["mount", "-t", "tmpfs", "-o", "size=520m", "tmpfs", str(disk)]
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=700m", "tmpfs", str(disk)]
     if subprocess.run(mounted, capture_output=True, check=False).returncode:
         pytest.skip("this machine lets nobody mount a small disk")
     try:
@@ -190,7 +190,7 @@ def test_a_full_disk_is_one_line(run, tmp_path) -> None:
         assert "Traceback" not in err
         small = subprocess.run(command, capture_output=True, text=True, check=False)
         assert small.returncode == 2
-        assert "MB free" in small.stderr
+        assert "has room for" in small.stderr
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=False)
 

@@ -61,7 +61,7 @@ def test_an_exception_is_found_and_its_input_shrunk_and_kept(tmp_path: Path) -> 
     ("run", "kind", "what"),
     [
         (lambda data: NESTED.match(b"a" * 40 if data else b""), "time", "more than 0.1 s of CPU time"),
-        (lambda data: b"x" * (100 << 20 if data else 1), "memory", "MiB; at most 16 are allowed"),
+        (lambda data: b"x" * (24 << 20 if data else 1), "memory", "MiB; at most 16 are allowed"),
         (lambda data: bytearray(8 << 30) if data else b"", "memory", "the process's limit"),
         (lambda data: os.abort() if data else None, "death", "SIGABRT"),
         (lambda data: os._exit(3) if data else None, "death", "exit code 3"),

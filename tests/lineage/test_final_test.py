@@ -14,7 +14,7 @@ from etude.tasks import Split
 
 
 class Engine:
-    async def run_watched(self, work: Any) -> Any:
+    async def run_watched(self, work: Any, *, ask: str = "") -> Any:
         return await work
 
 

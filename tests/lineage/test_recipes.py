@@ -17,6 +17,7 @@ PUBLISHED = {
     "qwen3-0.6b": (596_049_920, 596_049_920),
     "qwen3-4b": (4_022_468_096, 4_022_468_096),
     "qwen3-coder-30b": (30_532_122_624, 3_353_032_704),
+    "kimi-k2.5": (1_026_408_209_408, 32_861_477_888),
 }
 """Parameters as their makers count them: all, and those that a token uses."""
 

@@ -17,7 +17,7 @@ from etude.lineage import LineageError, LineageState, room
 from etude.lineage.machine import memory_bytes
 from etude.lineage.room import disk_needs, memory_needs, require_room
 from etude.lineage.state import StageRecord
-from etude.model import Transformer, begin_adapters, config_from_recipe, save_hf
+from etude.model import Transformer, begin_adapters, config_from_recipe, save_hf, survey
 from etude.recipe import Recipe
 from etude.training import MasterWeights, build_optimizer
 
@@ -106,24 +106,17 @@ def held_by(model: Transformer, asked: Recipe, stage: str, dtype: str) -> int:
     held = dict(masters.gradients)
     optim.step()
     tensors = [*masters.masters.values(), *model.parameters(), *held.values()]
-    state = optim.state_dict()
-    for name in ("moments", "squares"):
-        for kept in state[name].values():
-            tensors += kept.values() if isinstance(kept, dict) else [kept]
+    tensors += [tensor for name in ("moments", "squares") for tensor in tensors_of(optim.state_dict()[name])]
     return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "dtype"),
-    [
-        ({"name": "adamw"}, "float32"),
-        ({"name": "muon"}, "bfloat16"),
-        ({"name": "adamw", "moments": "8bit"}, "bfloat16"),
-    ],
+    ("name", "dtype", "moments"),
+    [("adamw", "float32", "float32"), ("muon", "bfloat16", "float32"), ("adamw", "float32", "8bit")],
 )
-def test_memory_is_refused_only_where_a_stage_certainly_holds_more(optimizer, dtype, tmp_path, monkeypatch) -> None:
-    how = {"optimizer": optimizer, "steps": 1}
-    asked = recipe_with(stages=["pretrain"], compute={"dtype": dtype}, pretrain=how, model=MODEL)
+def test_memory_is_refused_only_where_a_stage_certainly_holds_more(name, dtype, moments, tmp_path, monkeypatch) -> None:
+    optimizer = {"optimizer": {"name": name, "moments": moments}, "steps": 1}
+    asked = recipe_with(stages=["pretrain"], compute={"dtype": dtype}, pretrain=optimizer, model=MODEL)
     model = network(asked)
     planned = sum(need.bytes for need in memory_needs(asked, model.config, "pretrain"))
     assert planned == pytest.approx(held_by(model, asked, "pretrain", dtype), rel=0.02)
@@ -134,7 +127,7 @@ def test_memory_is_refused_only_where_a_stage_certainly_holds_more(optimizer, dt
     have(monkeypatch, memory=planned - 1)
     said = refusal(asked, tmp_path / "run")
     assert said.startswith("this machine's memory is ")
-    assert ("pretrain.optimizer.name" in said) == (optimizer["name"] == "adamw")
+    assert ("pretrain.optimizer.name" in said) == (name == "adamw")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -154,6 +147,13 @@ def test_adapters_need_their_base_once(dtype) -> None:
     assert sum(need.bytes for need in disk_needs(asked, model.config)) < 1.1 * room._REST
 
 
+def tensors_of(state: Any) -> list[torch.Tensor]:
+    """All tensors of nested dicts."""
+    if isinstance(state, torch.Tensor):
+        return [state]
+    return [tensor for part in state.values() for tensor in tensors_of(part)] if isinstance(state, dict) else []
+
+
 def test_rl_needs_the_engine_beside_the_trainer() -> None:
     asked = recipe_with(compute={"dtype": "float32"}, sft={"optimizer": {"name": "adamw"}})
     total = sum(parameter.numel() for parameter in network(asked).parameters())
@@ -168,3 +168,17 @@ def test_a_container_may_have_less_than_the_machine(tmp_path) -> None:
     assert memory_bytes([str(limit)]) == whole
     limit.write_text("123456\n")
     assert memory_bytes([str(limit)]) == 123456
+
+
+def test_adapters_are_what_is_stored_and_optimised(tmp_path: Path) -> None:
+    save_hf(network(recipe_with()).initialise(1), tmp_path)
+    config = survey(tmp_path).config
+    given = {"model": {"from": str(tmp_path)}, "stages": ["sft"], "sft": {"optimizer": {"name": "adamw", "lr": 1e-4}}}
+    whole, adapted = (recipe_with(**given, lora={"rank": rank}) for rank in (0, 2))
+    learned = sum(
+        two.numel() for two in begin_adapters(Transformer(config), adapted.lora).parameters() if two.requires_grad
+    )
+    needs = {need.what: need.bytes for need in memory_needs(adapted, config, "sft")}
+    assert needs["fp32 weights"] == 4 * learned < memory_needs(whole, config, "sft")[0].bytes / 5
+    assert needs["frozen weights"] > memory_needs(whole, config, "sft")[0].bytes / 4
+    assert disk_needs(adapted, config)[0].bytes == 4 * learned

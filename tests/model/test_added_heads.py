@@ -85,6 +85,6 @@ def test_what_is_wrong_with_them_is_named(model_of: Any, tmp_path: Path) -> None
         with pytest.raises(UnsupportedCheckpoint, match="number of MTP heads is"):
             read_config({**described, "etude": {"mtp_heads": wrong}})
     (tmp_path / "mtp.safetensors").unlink()
-    with pytest.raises(UnsupportedCheckpoint, match=r"lacks .* mtp\.0\..*; without its MTP heads it loads with mtp_"):
+    with pytest.raises(UnsupportedCheckpoint, match=r"lacks .* mtp\.0\..*; to do without its MTP heads, set mtp_"):
         load_hf(tmp_path)
     assert not load_hf(tmp_path, mtp_heads=0).mtp

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from etude.bench import BenchError, EncodingTokenizer, prompt_ids
 from etude.harness import format_of
 from etude.lineage.state import Finished, finished_stage
+from etude.recipe.acting import HarnessRecipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.text import Format, TokenizerError, open_tokenizer
-from etude.text.compact import CompactFormat
 from etude.text.finding import find_format
 from etude.text.formats import FORMATS
 from etude.text.pretrained import PretrainedTokenizer
@@ -214,14 +214,12 @@ def _form_of_folder(
     if form == "plain":
         return "plain", None
     try:
-        if isinstance(tokenizer, Tokenizer):
-            return ("compact", CompactFormat(tokenizer)) if form == "compact" else ("plain", None)
         if form is None:
-            if read_template(folder) is None:
+            if isinstance(tokenizer, Tokenizer) or read_template(folder) is None:
                 return "plain", None
             form = find_format(folder, tokenizer).name
-        if form not in FORMATS:
-            raise BenchError(f"--format {form}: expected plain or one of {', '.join(FORMATS)}")
-        return form, FORMATS[form](tokenizer)
+        if form not in ("compact", *FORMATS):
+            raise BenchError(f"--format {form}: expected plain or one of {', '.join(('compact', *FORMATS))}")
+        return form, format_of(HarnessRecipe.model_validate({"format": form}), folder / "tokenizer.json")
     except TokenizerError as error:
         raise BenchError(f"{error} (--format of this command)") from error
