@@ -30,13 +30,16 @@ def test_its_gradients_are_those_of_its_formula(shape, scale, dtype, frozen):
     dy = torch.randn(shape, generator=generator).to(dtype)
     y, expected = norm(x), by_autograd(x, norm.weight, 1e-6)
     assert torch.equal(y, expected)
-    slopes = torch.autograd.grad(expected, wanted, dy)
+    # In bf16 autograd rounds more often: its gradient of the weights was 5 % off, ours .4 %.
+    exact = {leaf: leaf.detach().to(torch.float32).requires_grad_() for leaf in (x, norm.weight)}
+    expected = by_autograd(exact[x], exact[norm.weight], 1e-6)
+    slopes = torch.autograd.grad(expected, [exact[leaf] for leaf in wanted], dy.to(torch.float32))
     # In narrow rows the two parts of the gradient by x nearly cancel, so that is compared with one part.
     part = (dy * norm.weight).to(torch.float32) / (
         x.to(torch.float32).norm(dim=-1, keepdim=True) / shape[-1] ** 0.5 + 1e-3
     )
     for leaf, found, slope in zip(wanted, torch.autograd.grad(y, wanted, dy), slopes, strict=True):
-        assert found.dtype == slope.dtype
+        assert found.dtype == leaf.dtype
         size = part if leaf is x else slope.to(torch.float32)
         off = (found - slope).to(torch.float32).norm() / size.norm().clamp_min(1e-20)
         assert float(off) < (1e-5 if dtype == torch.float32 else 1e-2)
