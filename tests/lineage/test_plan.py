@@ -172,6 +172,26 @@ def test_where_there_are_no_boxes_the_plan_says_so_and_is_still_a_recipe(tmp_pat
     assert load_recipe(file) == recipe
 
 
+def test_the_plan_says_what_each_stage_takes_and_what_to_change_where_it_does_not_fit(monkeypatch) -> None:
+    def none(*_: object) -> None:
+        raise SandboxUnavailable("no boxes here")
+
+    monkeypatch.setattr("etude.lineage.probe.open_setup", none)
+    monkeypatch.setattr(planning, "free_memory", lambda device: 550_000_000)
+    rows = {"batch": 1, "length": 64}
+    stages = {"pretrain": rows, "sft": rows, "stages": ["pretrain", "sft"]}
+    recipe = recipe_with(model=SMALL, engine={"cache_slots": 9000}, compute={"dtype": "float32"}, **stages)
+    lines = describe_plan(recipe).partition("# plan\n")[2].splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("# memory"))
+    assert "550 MB free; " in lines[first]
+    needs, (too_much, disk) = lines[first + 1 : first + 4], lines[first + 4 : first + 6]
+    assert [line.split()[1] for line in needs] == ["pretrain", "sft", "evaluate"]
+    assert ": masters " in needs[1]
+    assert ": engine with weights " in needs[2]
+    assert too_much.startswith("# too much        evaluate does not fit: set engine.cache_slots=")
+    assert disk.startswith("# disk")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_plan_for_a_gpu_needs_none() -> None:
     recipe = recipe_with(model=SMALL, pretrain={"batch": 1, "length": 64}, compute={"device": "cuda"})
