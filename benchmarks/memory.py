@@ -11,6 +11,7 @@ within 15 %.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -28,7 +29,7 @@ from etude.engine.builtin import BuiltinEngine
 from etude.engine.builtin.memory import engine_memory
 from etude.engine.protocol import GenerateRequest, Sampling
 from etude.journal import RunPaths
-from etude.model import ModelConfig, Transformer, read_config, save_hf
+from etude.model import ModelConfig, Transformer, load_hf, read_config, save_hf
 from etude.pretrain.context import Rows, StageContext
 from etude.pretrain.memory import stage_memory
 from etude.pretrain.sft import demonstration_losses
@@ -174,23 +175,29 @@ def _member(config: ModelConfig, version: int, judgement: Judgement) -> Training
 
 
 def _engine(config: ModelConfig, place: Path) -> dict[str, float]:
-    recipe, random = _recipe().engine, np.random.default_rng(0)
+    recipe, random, store = _recipe().engine, np.random.default_rng(0), WeightStore(str(place / "weights"))
+    save_hf(Transformer(config).initialise(0), place / "model")
+    tensors = from_state_dict(load_hf(place / "model", torch.float32).state_dict())
+    for version in (1, 2):
+        store.publish(version, tensors)
+    del tensors
     before = _held()
-    model = Transformer(config).initialise(0)
-    engine = BuiltinEngine(model, recipe)
-    store = WeightStore(str(place))
-    store.publish(1, from_state_dict(model.state_dict()))
-    engine.swap(1, store.read(1), delta=False)
+    engine = BuiltinEngine(load_hf(place / "model", torch.float32), recipe)
+    engine.swap(1, (held := store.read(1)), delta=False)
+    following = store.read(2)  # as a service reads it, while the engine samples with the one that it holds
     for number in range(recipe.slots):
         prompt = random.integers(0, config.vocab_size, LENGTH - 4).astype(np.int32)
         engine.submit(GenerateRequest(str(number), prompt, Sampling(2, ())))
     while engine.busy:
         engine.step()
-    return {"planned": engine_memory(recipe, config, torch.float32, lora=LoraRecipe()).peak, "grew": _peak() - before}
+    assert held.keys() == following.keys()
+    planned = engine_memory(recipe, config, torch.float32, lora=LoraRecipe()).peak
+    return {"planned": planned, "grew": _peak() - before}
 
 
 def _held() -> int:
-    """Forget the high-water mark, and return the resident memory."""
+    """Give back what is free in the heap, forget the high-water mark, and return the resident memory."""
+    ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     return _status("VmRSS")
 

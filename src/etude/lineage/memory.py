@@ -48,7 +48,7 @@ class Need:
 
 def memory_of(recipe: Recipe, config: ModelConfig, dtype: torch.dtype, free: float) -> list[Need]:
     """Return what each training stage takes, and the evaluation, in order."""
-    needs = []
+    needs, device = [], recipe.compute.device
     for stage in recipe.training:
         if stage == "rl":
             held, options = trainer_memory(recipe, config, dtype), trainer_changes(recipe, config, dtype)
@@ -58,8 +58,8 @@ def memory_of(recipe: Recipe, config: ModelConfig, dtype: torch.dtype, free: flo
             needs.append(_with_engine(recipe, stage, config, dtype, held, list(options), free))
         else:
             needs.append(_need(stage, (held.peak,), str(held), options, free))
-    serving = engine_memory(recipe.engine, config, dtype, swaps=False, lora=recipe.lora)
-    options = engine_changes(recipe.engine, config, dtype, swaps=False, lora=recipe.lora)
+    serving = engine_memory(recipe.engine, config, dtype, device, swaps=False, lora=recipe.lora)
+    options = engine_changes(recipe.engine, config, dtype, device, swaps=False, lora=recipe.lora)
     return [*needs, _need("evaluate", (serving.peak,), f"engine with {serving}", options, free)]
 
 
@@ -72,8 +72,9 @@ def _with_engine(
     of_trainer: list[Change],
     free: float,
 ) -> Need:
-    engine = engine_memory(recipe.engine, config, dtype, lora=recipe.lora)
-    of_engine = list(engine_changes(recipe.engine, config, dtype, swaps=True, lora=recipe.lora))
+    engine = engine_memory(recipe.engine, config, dtype, recipe.compute.device, lora=recipe.lora)
+    device = recipe.compute.device
+    of_engine = list(engine_changes(recipe.engine, config, dtype, device, swaps=True, lora=recipe.lora))
     options = [Change(c.fields, c.peak + engine.peak) for c in of_trainer]
     options += [Change(c.fields, c.peak + trainer.peak) for c in of_engine]
     if of_trainer and of_engine:  # both at their smallest
