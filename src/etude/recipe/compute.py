@@ -32,8 +32,9 @@ class ComputeRecipe(Section):
     """Number of CPU threads of a stage that runs alone; 0 means one per core that this process may use."""
     checkpoint_activations: Literal["none", "blocks", "auto"] = "auto"
     """Activation checkpointing in training: "blocks" keeps only the input of each layer (block), whose activations the
-    backward pass computes again. That takes about a third more time, much less memory, and changes no bit of a result.
-    "auto" does so where all activations together would take more than half of the free memory."""
+    backward pass computes again. That takes about a third more time (on a CPU two thirds, since memory is given back
+    too), much less memory, and changes no bit of a result. "auto" does so where all activations together would take
+    more than half of the free memory."""
 
 
 class ClusterRecipe(Section):
