@@ -200,12 +200,16 @@ class PartFiles:
 
     def array(self, name: str, dtype: Any, width: int, path: Path) -> NDArray[Any]:
         """Return a column of numbers, [documents, width], as a file that is mapped into memory."""
-        whole = np.lib.format.open_memmap(path, "w+", dtype, (len(self), width))
-        for (file, group), first in zip(self._groups, self._firsts, strict=False):
-            column = _read(file, group, [name])[name].combine_chunks()
-            data = np.frombuffer(column.buffers()[1], dtype=dtype).reshape(-1, width)
-            whole[first : first + len(column)] = data[column.offset : column.offset + len(column)]
-        return whole
+        # Written rather than stored through a mapping: on a full disk a store into mapped pages kills the process.
+        with path.open("wb") as whole:
+            header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False}
+            np.lib.format.write_array_header_1_0(whole, {**header, "shape": (len(self), width)})
+            for file, group in self._groups:
+                column = _read(file, group, [name])[name].combine_chunks()
+                data = np.frombuffer(column.buffers()[1], dtype=dtype).reshape(-1, width)
+                whole.write(data[column.offset : column.offset + len(column)])
+        mapped: NDArray[Any] = np.load(path, mmap_mode="r")
+        return mapped
 
     def document(self, index: int) -> Document:
         group = int(np.searchsorted(self._firsts, index, side="right")) - 1
