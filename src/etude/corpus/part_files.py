@@ -207,7 +207,7 @@ class PartFiles:
             for file, group in self._groups:
                 column = _read(file, group, [name])[name].combine_chunks()
                 data = np.frombuffer(column.buffers()[1], dtype=dtype).reshape(-1, width)
-                whole.write(data[column.offset : column.offset + len(column)])
+                whole.write(data[column.offset : column.offset + len(column)].data)
         mapped: NDArray[Any] = np.load(path, mmap_mode="r")
         return mapped
 
