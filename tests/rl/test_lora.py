@@ -83,6 +83,19 @@ def test_a_step_moves_adapters_and_nothing_else(tmp_path: Path) -> None:
     assert all(torch.equal(tensor, masters[name]) for name, tensor in adapter_state(load_hf(folder)).items())
 
 
+def test_checkpointed_layers_train_adapters_and_heads_to_the_same_bits(tmp_path: Path) -> None:
+    plain = RECIPE.model_dump(by_alias=True)
+    ends: list[dict[str, Tensor]] = []
+    for how in ("none", "blocks"):
+        plain["compute"]["checkpoint_activations"] = how
+        trainer = begun(tmp_path / how, Recipe.model_validate(plain))
+        assert {module.checkpointed for module in trainer.model.layers} == {how == "blocks"}
+        for step in range(2):
+            trainer.train(step, make_groups(RECIPE, trainer.model, step))
+        ends.append(stage_of(trainer))
+    assert [name for name in ends[0] if not torch.equal(ends[0][name], ends[1][name])] == []
+
+
 def test_an_engine_on_the_base_takes_every_version(tmp_path: Path) -> None:
     trainer = begun(tmp_path)
     for step in range(2):
