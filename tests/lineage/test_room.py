@@ -17,8 +17,9 @@ from etude.lineage import LineageError, LineageState, room
 from etude.lineage.machine import memory_bytes
 from etude.lineage.room import disk_needs, memory_needs, require_room
 from etude.lineage.state import StageRecord
-from etude.model import Transformer, begin_adapters, config_from_recipe, save_hf, survey
+from etude.model import Transformer, begin_adapters, config_from_recipe, load_hf, save_hf, save_trained, survey
 from etude.recipe import Recipe
+from etude.recipe.lora import LoraRecipe
 from etude.training import MasterWeights, build_optimizer
 
 Usage = namedtuple("Usage", "total used free")
@@ -84,11 +85,14 @@ def test_a_base_that_cannot_be_linked_takes_room(tmp_path, monkeypatch) -> None:
     linked, random, fewer = (
         recipe_with(stages=["rl"], model=given | more) for more in ({}, {"weights": "random"}, {"mtp_heads": 0})
     )
+    adapted = begin_adapters(load_hf(tmp_path / "base"), LoraRecipe(rank=2))
+    save_trained(adapted, tmp_path / "adapters", tmp_path / "base", tmp_path / "base")
+    merged = recipe_with(stages=["rl"], model={"from": str(tmp_path / "adapters")})
     root = tmp_path / "run"
     root.mkdir()
     have(monkeypatch)
     monkeypatch.setattr(room, "_REST", 0)
-    for asked, copied in ((linked, False), (random, True), (fewer, True)):
+    for asked, copied in ((linked, False), (random, True), (fewer, True), (merged, True)):
         needed = sum(need.bytes for need in disk_needs(asked, room.network_of(asked)))
         have(monkeypatch, disk=needed + size * 0.5)
         if copied:

@@ -21,7 +21,7 @@ from etude.lineage.base import named_folder, network_of
 from etude.lineage.machine import memory_bytes
 from etude.lineage.memory import WITH_ENGINE
 from etude.lineage.state import MODELS, LineageError, LineageState
-from etude.model import ModelConfig, parameters_of, survey
+from etude.model import AdapterFolder, ModelConfig, parameters_of, survey
 from etude.pretrain.memory import states_of, trained_network
 from etude.recipe import Recipe
 from etude.recipe.training import OptimizerRecipe
@@ -129,9 +129,12 @@ def _base_needs(recipe: Recipe, paths: RunPaths) -> list[Need]:
         return []
     if asked.weights == "random":
         return [Need("the base model", parameters_of(network_of(recipe)).total * _FULL)]
-    found = named_folder(recipe)
-    linked = asked.mtp_heads is None and found.stat().st_dev == paths.root.stat().st_dev
-    return [] if linked else [Need("the base model", survey(found).bytes)]
+    folder = named_folder(recipe)
+    found = survey(folder, mtp_heads=asked.mtp_heads)
+    if AdapterFolder.open(folder) is not None or found.config.num_nextn_predict_layers != found.stored_heads:
+        return [Need("the base model, written anew", found.parameters.total * _FULL)]
+    linked = folder.stat().st_dev == paths.root.stat().st_dev
+    return [] if linked else [Need("the base model", found.bytes)]
 
 
 def _checkpoints(recipe: Recipe, network: ModelConfig, stage: str) -> Need:

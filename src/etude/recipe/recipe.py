@@ -92,7 +92,8 @@ class Recipe(Section):
             raise ValueError("stages must begin with pretrain, unless model.from names a model to begin with")
         if self.continued.seconds and "rl" not in self.stages:
             raise ValueError("continued.seconds puts continued SFT in the place of rl, which stages leaves out")
-        for phase in self.long.lengths if self.own_tokenizer else []:  # a published model has positions of its own
+        own_positions = self.own_tokenizer and "long" in self.stages  # a published model has its own
+        for phase in self.long.lengths if own_positions else []:
             if phase.length > (longest := self.pretrain.length * phase.factor):
                 wrong = f"long.phases: a length of {phase.length}" if self.long.phases else "long.length"
                 factor = "its factor" if self.long.phases else "long.factor"
