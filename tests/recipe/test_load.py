@@ -127,7 +127,7 @@ def test_a_bad_field_is_one_line(override, names, tmp_path) -> None:
 
 def test_positions_are_checked_where_the_long_stage_runs() -> None:
     Recipe.model_validate({"name": "r", "stages": ["pretrain", "rl"], "long": {"length": 99999}})
-    with pytest.raises(ValueError, match="long.length must not exceed"):
+    with pytest.raises(ValueError, match=r"long\.length must not exceed"):
         Recipe.model_validate({"name": "r", "stages": ["pretrain", "long"], "long": {"length": 99999}})
 
 
