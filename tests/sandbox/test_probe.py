@@ -22,19 +22,20 @@ def test_filter_is_well_formed(machine: str) -> None:
         if code & 7 == 5:  # A jump stays inside.
             assert index + 1 + max(then, otherwise) < len(steps)
     assert steps[-1][0] == 6
-    data = json.loads(Path(seccomp.__file__).with_name("seccomp.json").read_text())
-    named = {name for group in ("denied", "absent") for names in data[group].values() for name in names}
-    assert named <= set(data["numbers"]["x86_64"])
-    assert named - {"iopl", "ioperm"} <= set(data["numbers"]["aarch64"])
+    named = {name for group in ("denied", "absent") for names in DATA[group].values() for name in names}
+    assert named <= set(DATA["numbers"]["x86_64"])
+    assert named - {"iopl", "ioperm"} <= set(DATA["numbers"]["aarch64"])
 
 
-def answer_of(program: bytes, machine: str, call: str, *arguments: int) -> int:
+DATA = json.loads(Path(seccomp.__file__).with_name("seccomp.json").read_text())
+
+
+def answer_of(program: bytes, machine: str, call: str | int, *arguments: int) -> int:
     """Run a seccomp program as the kernel would: 0 if the call is made, else its error."""
-    data = json.loads(Path(seccomp.__file__).with_name("seccomp.json").read_text())
     seen = struct.pack(
         "=IIQ6Q",
-        data["numbers"][machine][call],
-        data["architectures"][machine],
+        DATA["numbers"][machine][call] if isinstance(call, str) else call,
+        DATA["architectures"][machine],
         0,
         *arguments,
         *[0] * (6 - len(arguments)),
@@ -49,6 +50,18 @@ def answer_of(program: bytes, machine: str, call: str, *arguments: int) -> int:
             return 0 if operand == seccomp.ALLOW else operand ^ seccomp.ERRNO
         else:
             at += then if {0x15: value == operand, 0x35: value >= operand, 0x45: value & operand}[code] else otherwise
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("root_alone", [False, True])
+def test_listed_calls_fail_and_no_others(machine: str, root_alone: bool) -> None:
+    numbers, program = DATA["numbers"][machine], seccomp.build_program(machine, root_alone=root_alone)
+    expected = {numbers["unshare"]: errno.EPERM, numbers["socket"]: errno.EAFNOSUPPORT}  # with a first argument of 0
+    for group, error in (("denied", errno.EPERM), ("absent", errno.ENOSYS)):
+        named = (name for names in DATA[group].values() for name in names)
+        expected |= {numbers[name]: error for name in named if name in numbers}
+    answers = {number: answer_of(program, machine, number, 0) for number in (*range(1000), 2**30 - 1)}
+    assert {number: answer for number, answer in answers.items() if answer} == expected
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

@@ -54,10 +54,8 @@ def build_program(machine: str, *, root_alone: bool = False, families: Collectio
     ]
     answers = [("denied", errno.EPERM), ("absent", errno.ENOSYS)]
     for group, answer in [*answers, *([("for_show", 0)] if root_alone else [])]:
-        for names in data[group].values():
-            for name in names:
-                if name in numbers:
-                    program += [_step(_EQUAL, numbers[name], otherwise=1), _step(_RETURN, ERRNO | answer)]
+        listed = {name for names in data[group].values() for name in names}
+        program += _answered(sorted(numbers[name] for name in listed & numbers.keys()), answer)
     allowed = [number for name, number in data["families"].items() if name in (families or data["families"])]
     program += _only_with(numbers["socket"], allowed, errno.EAFNOSUPPORT)
     # Commands may not set limits of other processes. Pid 1 may have the same user id as a command, and could not run
@@ -74,6 +72,28 @@ def build_program(machine: str, *, root_alone: bool = False, families: Collectio
         program += _never_with(numbers[name], {place: [bit]}, answer, test=_ANY_BIT)
     program.append(_step(_RETURN, ALLOW))
     return b"".join(program)
+
+
+def _answered(listed: list[int], answer: int) -> list[bytes]:
+    """Let the system calls of these ascending numbers fail with the error `answer`.
+
+    Neighbours are tested together: the kernel translates the program anew for every box, in time that grows with its
+    length."""
+    ranges: list[tuple[int, int]] = []
+    for number in listed:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = ranges[-1][0], number
+        else:
+            ranges.append((number, number))
+    steps = [_step(_RETURN, ERRNO | answer)]
+    for place, (first, last) in enumerate(reversed(ranges)):
+        beyond = 1 if place == 0 else 0  # what passes the last test skips the answer
+        if first == last:
+            steps = [_step(_EQUAL, first, then=len(steps) - 1, otherwise=beyond), *steps]
+        else:
+            steps = [_step(_AT_LEAST, last + 1, then=beyond, otherwise=len(steps) - 1), *steps]
+            steps = [_step(_AT_LEAST, first, otherwise=beyond + 1), *steps]
+    return steps
 
 
 def _only_with(number: int, allowed: list[int], answer: int) -> list[bytes]:
