@@ -251,6 +251,9 @@ def test_instances_come_in_and_predictions_are_graded(tmp_path: Path, store: Pat
     assert graded.stdout.splitlines()[0] == "resolved      1"
     assert json.loads(report.read_text())["resolved_ids"] == ["acme__ledger-7"]
     assert json.loads(etude(*words, "--json").stdout) == json.loads(report.read_text())
+    twice = etude(*words, "--times", "2")
+    assert (twice.returncode, twice.stderr.count("\n")) == (2, 1)
+    assert "graded once: leave out --diff, " in twice.stderr
     assert etude("grade", where, "--nothing", "--store", store).returncode == 1
 
 

@@ -161,8 +161,11 @@ def grade_task(
       etude tasks grade ./tasks --predictions preds.json --report report.json
     """
     from etude.cli.tasks.grading import grade_command, grade_predictions_command
+    from etude.tasks import TaskError
 
     if predictions:
+        if diff or solution or nothing or times > 1:
+            raise TaskError("--predictions are graded once: leave out --diff, --solution, --nothing and --times")
         return grade_predictions_command(task, predictions, report, as_json, egress, store)
     return grade_command(task, diff or [], solution, nothing, times, as_json, egress, store)
 
