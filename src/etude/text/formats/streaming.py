@@ -8,7 +8,7 @@ before the next part.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Container, Generator, Iterable, Iterator, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 from etude.text.format import TurnPiece
@@ -168,6 +168,29 @@ class PieceReader:
     def _pass(self, kind: str) -> None:
         self._before = kind
         self._called = self._called or kind == "call"
+
+
+class PlainReader:
+    """Reads an answer that is text alone, up to the first id that ends it. Implements `TurnReader`."""
+
+    def __init__(self, stop: Container[int], decode: Decode) -> None:
+        self._stop, self._decoder = stop, TextDecoder(decode)
+        self._over = False
+
+    def feed(self, ids: Iterable[int]) -> list[TurnPiece]:
+        if self._over:
+            return []
+        said = list(ids)
+        end = next((place for place, token in enumerate(said) if token in self._stop), None)
+        self._over = end is not None
+        return _text_piece(self._decoder.feed(said[:end], last=self._over))
+
+    def end(self) -> list[TurnPiece]:
+        return [] if self._over else _text_piece(self._decoder.feed((), last=True))
+
+
+def _text_piece(text: str) -> list[TurnPiece]:
+    return [TurnPiece("text", text)] if text else []
 
 
 def _overlap(text: str, mark: str) -> int:
