@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -49,7 +50,11 @@ class Running:
 
 @contextmanager
 def running(
-    make: Callable[[], Coroutine[Any, Any, tuple[Any, Served]]], *, drain: float = 0, **options: Any
+    make: Callable[[], Coroutine[Any, Any, tuple[Any, Served]]],
+    *,
+    drain: float = 0,
+    send_buffer: int | None = None,
+    **options: Any,
 ) -> Iterator[Running]:
     server, ready = Running(), threading.Event()
     failure: list[BaseException] = []
@@ -59,6 +64,8 @@ def running(
         server.engine, served = await make()
         server.app = App(Gateway(server.engine, served, every=0.01), **options)
         listening = listen("127.0.0.1", 0)
+        if send_buffer is not None:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         server.url = base_url(listening)
         server.over = asyncio.Event()
         await serve(server.app, listening, drain=drain, ready=ready.set, until=server.over)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
 from typing import Any
 
 from starlette.applications import Starlette
@@ -16,14 +17,17 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from etude.engine.protocol import EngineError
+from etude.serve.answer import Answer
 from etude.serve.dialects import openai
 from etude.serve.dialects.anthropic import AnthropicDialect
 from etude.serve.dialects.chat import ChatDialect
 from etude.serve.dialects.completions import CompletionDialect
 from etude.serve.dialects.exchange import Dialect
 from etude.serve.dialects.responses import ResponsesDialect
+from etude.serve.dialects.tokens import TokensDialect
 from etude.serve.gateway import Gateway
 from etude.serve.limits import Admission, Keys, Limits, read_body
+from etude.serve.metrics import CONTENT_TYPE, Metrics
 from etude.serve.refusal import Problem, Refused
 from etude.serve.responding import AnswerResponse, Patience
 
@@ -41,6 +45,7 @@ class App:
     ) -> None:
         self._gateway, self._keys = gateway, keys or Keys({})
         self._limits, self._patience = limits or Limits(), patience or Patience()
+        self._metrics = Metrics()
         self.admission = Admission(self._limits, time.monotonic)
         self._anthropic = AnthropicDialect(gateway.served)
         dialects: list[Dialect] = [
@@ -48,12 +53,15 @@ class App:
             CompletionDialect(gateway.served),
             ResponsesDialect(gateway.served),
             self._anthropic,
+            TokensDialect(gateway.served),
         ]
         routes = [Route(dialect.path, self._answering(dialect), methods=["POST"]) for dialect in dialects]
         routes += [
             Route(f"{self._anthropic.path}/count_tokens", self._count, methods=["POST"]),
             Route("/v1/models", self._guarded(self._models), methods=["GET"]),
             Route("/v1/models/{name:path}", self._guarded(self._model), methods=["GET"]),
+            Route("/etude/v1/info", self._guarded(self._info), methods=["GET"]),
+            Route("/metrics", self._guarded(self._measured), methods=["GET"]),
             Route("/health", self._health, methods=["GET"]),
             Route("/", self._alive, methods=["GET"]),
         ]
@@ -78,6 +86,7 @@ class App:
 
     def _answering(self, dialect: Dialect) -> Callable[[Request], Awaitable[Any]]:
         async def answer(request: Request) -> Any:
+            began = time.monotonic()
             try:
                 client = self._keys.client(request)
                 exchange = dialect.read(await read_body(request, self._limits.body_bytes))
@@ -88,9 +97,23 @@ class App:
                     self.admission.leave(client)
                     raise
             except Refused as refused:
+                self._metrics.ended(dialect.path, refused)
                 return refusal_response(dialect.refusal(refused), refused)
             except ClientDisconnect:
+                self._metrics.ended(dialect.path, None)
                 return Response(status_code=400)
+            if exchange.warnings:
+                self._metrics.left_out(dialect.path)
+
+            def ended(outcome: Answer | Refused | None, first: float | None) -> None:
+                self.admission.leave(client)
+                self._metrics.ended(
+                    dialect.path,
+                    outcome,
+                    seconds=time.monotonic() - began,
+                    first=None if first is None else first - began,
+                )
+
             events = self._gateway.answer(exchange.question, prompt)
             return AnswerResponse(
                 exchange,
@@ -98,7 +121,7 @@ class App:
                 events,
                 self._patience,
                 dialect.refusal,
-                lambda outcome: self.admission.leave(client),
+                ended,
             )
 
         return answer
@@ -149,6 +172,21 @@ class App:
         except EngineError as error:
             return JSONResponse({"status": "engine lost", "error": str(error)}, status_code=503)
         return JSONResponse({"status": "ok", "version": stats.version, "running": stats.running})
+
+    async def _info(self, request: Request) -> Response:
+        """Answer what a client of token ids must know: the engine's version, context and vocabulary."""
+        try:
+            info = await self._gateway.engine.info()
+        except EngineError as error:
+            raise Refused(Problem.ENGINE, str(error)) from error
+        return JSONResponse(asdict(info) | {"models": list(self._gateway.served.names)})
+
+    async def _measured(self, request: Request) -> Response:
+        try:
+            stats = await self._gateway.engine.stats()
+        except EngineError:
+            stats = None
+        return Response(self._metrics.text(self.admission.in_flight, stats), media_type=CONTENT_TYPE)
 
     async def _alive(self, request: Request) -> Response:
         return JSONResponse({"etude": "serve", "models": list(self._gateway.served.names)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import cast
@@ -50,6 +50,12 @@ class Served:
     context: int
     max_tokens: int
 
+    def require_known(self, ids: Sequence[int], field: str) -> None:
+        """Raise Refused if one of the ids is not in the vocabulary."""
+        if (largest := max(ids, default=0)) >= self.vocab_size:
+            message = f"{field}: the id {largest} is not in the vocabulary of {self.vocab_size}"
+            raise Refused(Problem.INVALID, message, field=field)
+
 
 class Gateway:
     def __init__(self, engine: StreamingEngine, served: Served, *, every: float = 0.05) -> None:
@@ -92,7 +98,7 @@ class Gateway:
         leaves early must close the iterator, which ends the sampling. Raises Refused if the engine fails."""
         wanted = question.wanted
         room = self.served.context - len(prompt)
-        stop = self.served.form.stop_ids
+        stop = self.served.form.stop_ids if wanted.stop_ids is None else wanted.stop_ids
         sampling = Sampling(
             max_tokens=max(1, min(room, self.served.max_tokens, wanted.max_tokens or room)),
             stop=stop,
@@ -126,7 +132,8 @@ class _Reading:
         self._form = form = served.form
         self._chat = question.prompt is None
         self._rendering = Rendering(form, question.functions)
-        plain = PlainReader(form.stop_ids, served.tokenizer.decode)
+        stop = form.stop_ids if question.wanted.stop_ids is None else question.wanted.stop_ids
+        plain = PlainReader(stop, served.tokenizer.decode)
         self._reader: TurnReader = form.reader() if self._chat else plain
         self._stops = StopTexts(question.wanted.stop)
         self._prompt = prompt

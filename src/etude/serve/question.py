@@ -43,6 +43,8 @@ class Wanted:
     """None: another one for each request."""
     stop: tuple[str, ...] = ()
     """Texts that end the answer and are not part of it."""
+    stop_ids: tuple[int, ...] | None = None
+    """Token ids that end the answer; None: those that end a turn of the chat format."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,13 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
 from etude.serve.answer import Answer, Event
 from etude.serve.dialects.exchange import Exchange
-from etude.serve.refusal import Problem, Refused
+from etude.serve.refusal import Refused
 
 _EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 _JSON = [(b"content-type", b"application/json")]
@@ -43,17 +44,18 @@ class AnswerResponse:
         prompt: int,
         events: AsyncGenerator[Event, None],
         patience: Patience,
-        refusal: Callable[[Refused], tuple[int, object]],
-        ended: Callable[[Answer | Refused | None], None],
+        refusal: Callable[[Refused], tuple[int, dict[str, Any]]],
+        ended: Callable[[Answer | Refused | None, float | None], None],
     ) -> None:
-        """`prompt` is the number of the prompt's tokens. `ended` is called once: with the answer, with the failure, or
-        with None if the client is gone."""
+        """`prompt` is the number of the prompt's tokens. `ended` is called once: with the answer, the failure, or None
+        if the client is gone, and with the time at which the answer began."""
         self._exchange, self._prompt, self._events, self._patience = exchange, prompt, events, patience
         self._refusal, self._ended = refusal, ended
+        self._first: float | None = None
+        self._told = False
         self._warnings = [(b"x-etude-warning", text.encode("latin-1", "replace")) for text in exchange.warnings]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        outcome: Answer | Refused | None = None
         writer = _Writer(send, self._patience)
         tasks = [
             asyncio.create_task(work) for work in (self._answer(writer), _disconnected(receive), self._wait(writer))
@@ -61,7 +63,7 @@ class AnswerResponse:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if tasks[0].done():
-                outcome = tasks[0].result()
+                tasks[0].result()
         except ClientGone:
             # A connection that nobody reads would wait forever for what is left to send.
             scope.get("state", {}).get("abort", lambda: None)()
@@ -69,11 +71,17 @@ class AnswerResponse:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._ended(outcome)
+            self._end(None)
 
-    async def _answer(self, writer: _Writer) -> Answer | Refused:
+    def _end(self, outcome: Answer | Refused | None) -> None:
+        """Report how the answer ended, before its last bytes are sent: a client that has them may ask again at once."""
+        if not self._told:
+            self._told = True
+            self._ended(outcome, self._first)
+
+    async def _answer(self, writer: _Writer) -> None:
         async with aclosing(self._events) as events:
-            return await (self._streamed(events, writer) if self._exchange.streamed else self._whole(events, writer))
+            await (self._streamed(events, writer) if self._exchange.streamed else self._whole(events, writer))
 
     async def _wait(self, writer: _Writer) -> None:
         """Say that the answer is still to come, whenever nothing was sent for long."""
@@ -87,36 +95,35 @@ class AnswerResponse:
     async def _begin(self, writer: _Writer) -> None:
         await writer.begin(200, [*(_EVENTS if self._exchange.streamed else _JSON), *self._warnings])
 
-    async def _streamed(self, events: AsyncIterator[Event], writer: _Writer) -> Answer | Refused:
-        outcome: Answer | Refused = Refused(Problem.ENGINE, "the answer has no end")
+    async def _streamed(self, events: AsyncIterator[Event], writer: _Writer) -> None:
         await self._begin(writer)
         await writer.body(self._exchange.opening(self._prompt))
         try:
             async for event in events:
+                self._first = self._first or time.monotonic()
                 if isinstance(event, Answer):
-                    outcome = event
+                    self._end(event)
                 await writer.body(self._exchange.event(event))
         except Refused as refused:
-            outcome = refused
+            self._end(refused)
             await writer.body(self._exchange.failure(refused))
         await writer.end(b"")
-        return outcome
 
-    async def _whole(self, events: AsyncIterator[Event], writer: _Writer) -> Answer | Refused:
-        outcome: Answer | Refused = Refused(Problem.ENGINE, "the answer has no end")
+    async def _whole(self, events: AsyncIterator[Event], writer: _Writer) -> None:
+        status, told = 503, dict[str, Any]()
         try:
             async for event in events:
+                self._first = self._first or time.monotonic()
                 if isinstance(event, Answer):
-                    outcome = event
+                    self._end(event)
+                    status, told = 200, self._exchange.whole(event)
         except Refused as refused:
-            outcome = refused
-        refused_as = None if isinstance(outcome, Answer) else self._refusal(outcome)
-        status, told = refused_as or (200, self._exchange.whole(outcome))  # type: ignore[arg-type]
+            self._end(refused)
+            status, told = self._refusal(refused)
         body = json.dumps(told).encode()
         writer.over = True
         await writer.begin(status, [*_JSON, (b"content-length", str(len(body)).encode()), *self._warnings])
         await writer.end(body)
-        return outcome
 
 
 class _Writer:

@@ -128,7 +128,7 @@ class _Protocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+        if self.conn.their_state is h11.IDLE:
             self._await_head()
         else:
             self._head_is_there()

@@ -146,12 +146,7 @@ def _prompt(prompt: str | list[int] | list[str], served: Served) -> str | tuple[
         ids = tuple(token for token in prompt if isinstance(token, int))
         if len(ids) != len(prompt):
             raise Refused(Problem.INVALID, "prompt: several prompts in one request are not supported", field="prompt")
-        if (largest := max(ids, default=0)) >= served.vocab_size:
-            raise Refused(
-                Problem.INVALID,
-                f"prompt: the id {largest} is not in the vocabulary of {served.vocab_size}",
-                field="prompt",
-            )
+        served.require_known(ids, "prompt")
         found = ids
     if not found:
         raise Refused(Problem.INVALID, "prompt: it is empty", field="prompt")
