@@ -22,6 +22,7 @@ CAUGHT_INSIDE = {
         "BadArguments ToolProblem BadPatch WebError NoShell OutsideWorkspace BadPattern EmbeddingFailed TooManyFiles"
     ),
     "ends a rollout": "ContextFull",
+    "ends an answer": "ClientGone",
     "a verdict": "CasesError DiffError BadReward NotDocumentation ReviewError WorkflowError ArchiveError LogTooLong",
     "an expectation that is not held back": "NotConstant",
     "inside a box": "OwnerGone Refused BrokenFrame StepFailed",

@@ -49,6 +49,7 @@ FAMILIES = {
     "etude.sandbox.contract.ImageError": MISTAKE,
     "etude.sandbox.contract.SandboxError": FAILED,
     "etude.harness.policy.PolicyError": FAILED,
+    "etude.serve.limits.ServeError": MISTAKE,
     "etude.journal.waiting.WaitExpired": FAILED,
     "etude.rollout.demonstrate.TooFewDemonstrations": FAILED,
     "etude.rl.reconciler.ProtocolViolation": FAILED,
@@ -58,6 +59,7 @@ class. The classes are given by name, so that this file need not import their pa
 
 _EXTRAS = {"torch": "train", "safetensors": "train", "obstore": "train", "rensa": "train", "ray": "ray"}
 _EXTRAS |= {"matplotlib": "ui", "tokenizers": "formats", "textual": "chat"}
+_EXTRAS |= {"starlette": "serve", "uvicorn": "serve", "h11": "serve"}
 
 _OF_THE_PLACE = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EIO}
 _FULL = {errno.ENOSPC, errno.EDQUOT}

@@ -267,6 +267,86 @@ def agent(
 
 
 @app.command()
+@verb(when_interrupted="interrupted")
+def serve(
+    model: Annotated[Path, typer.Argument(help="A run folder, or the folder of a Hugging Face checkpoint.")],
+    stage: Annotated[
+        str | None, typer.Option(help="Of a run: the stage whose model to serve; by default the latest.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. One that others can reach needs --keys.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: a free one.")] = 8000,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="Name by which clients ask for the model; repeatable. By default the folder's name."),
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="Chat format; by default that of the run, or of the folder's template.")
+    ] = "auto",
+    keys: Annotated[
+        Path | None, typer.Option(help="File with a key on each line, before which a client's name may stand.")
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, help="Answers that are sampled at the same time.")] = 16,
+    queue: Annotated[
+        int, typer.Option(min=0, help="Requests that may wait for a slot; further ones are refused.")
+    ] = 64,
+    per_key: Annotated[int, typer.Option(min=0, help="Requests of one key in flight; 0: no limit.")] = 0,
+    context: Annotated[
+        int | None, typer.Option(min=32, help="Longest prompt and answer together, in tokens; by default at most 8192.")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer, in tokens.")] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16; by default the run's, or the faster one.")] = "auto",
+    threads: Annotated[int, typer.Option(min=0, help="Threads of the engine; 0: all cores but one.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    drain: Annotated[
+        float, typer.Option(min=0, help="Seconds that requests in flight have to finish, once it is told to stop.")
+    ] = 30.0,
+) -> int:
+    """Serve a model to clients of OpenAI's and Anthropic's protocols.
+
+    \b
+    It answers at http://HOST:PORT:
+      /v1/chat/completions, /v1/completions, /v1/responses, /v1/models   OpenAI
+      /v1/messages, /v1/messages/count_tokens                            Anthropic
+      /etude/v1/generate, /etude/v1/info                                 token ids
+      /health, /metrics                                                  Prometheus
+
+    It prints its address and a line for curl once it is ready. Ctrl-C ends it after the requests in flight; a second
+    one at once.
+
+    \b
+    Examples:
+      etude serve runs/tiny
+      etude serve models/Qwen3-0.6B --port 9000 --context 32768
+      etude serve runs/tiny --host 0.0.0.0 --keys keys.txt --name tiny --name default
+      etude agent -p "fix total" --endpoint http://127.0.0.1:8000/v1 --model tiny
+    """
+    from etude.cli.serve import ServeOptions, serve_command
+
+    return serve_command(
+        ServeOptions(
+            model=model,
+            stage=stage,
+            form=form,
+            names=name or [],
+            host=host,
+            port=port,
+            keys=keys,
+            queue=queue,
+            per_key=per_key,
+            slots=slots,
+            context=context,
+            max_tokens=max_tokens,
+            dtype=dtype,
+            threads=threads,
+            device=device,
+            drain=drain,
+        )
+    )
+
+
+@app.command()
 @verb()
 def report(run_folder: RunFolder) -> int:
     """Write summary.json, report.html and the plots of a run again.

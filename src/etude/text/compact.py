@@ -11,24 +11,43 @@ produce a special token.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from etude.text.calls import CallSchema, call_name, format_call, parse_call
-from etude.text.format import Exchange, ParsedCall, ParsedTurn
-from etude.text.tokenizer import Tokenizer
+from etude.text.format import Exchange, ParsedCall, ParsedTurn, TurnReader
+from etude.text.formats.grammar import Grammar, Part, PartKind
+from etude.text.formats.streaming import PieceReader
+from etude.text.tokenizer import Special, Tokenizer
 
 
-@dataclass(slots=True)
-class _Part:
-    kind: str
-    ids: list[int] = field(default_factory=list)
-    tokens: int = 0
+class _Scanner:
+    """Sorts the ids of a turn into its parts. A second think marker closes the first, and a call ends where the next
+    part begins or the turn ends."""
+
+    def __init__(self, special: Special) -> None:
+        self.parts = [Part("message")]
+        self.ended = False
+        self._special = special
+
+    def take(self, token: int) -> None:
+        here = self.parts[-1]
+        if token in (self._special.call, self._special.think):
+            closes = here.kind == "thinking" and token == self._special.think
+            kind: PartKind = "call" if token == self._special.call else "message" if closes else "thinking"
+            here.closed = here.kind == "call"
+            self.parts.append(Part(kind, tokens=1))
+            return
+        here.tokens += 1
+        if token == self._special.end:
+            self.ended = here.closed = True
+        else:
+            here.ids.append(token)
 
 
 class CompactFormat:
     parse_call = staticmethod(parse_call)
     call_name = staticmethod(call_name)
+    typed = False
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -85,30 +104,27 @@ class CompactFormat:
         """Parse sampled ids, whatever they are. A second think marker closes the first, and a misplaced special token
         stays in the text as a readable marker; ids after an end marker are ignored. Calls have no end marker of their
         own, so in a turn that was cut off the last call counts as incomplete."""
-        special, decode = self.tokenizer.special, self.tokenizer.decode
-        parts = [_Part("message")]
-        ended = False
-        for token in sampled:
-            if token == special.call:
-                parts.append(_Part("call"))
-            elif token == special.think:
-                parts.append(_Part("message" if parts[-1].kind == "thinking" else "thinking"))
-            elif token != special.end:
-                parts[-1].ids.append(int(token))
-            parts[-1].tokens += 1
-            if token == special.end:
-                ended = True
+        scanner = _Scanner(self.tokenizer.special)
+        for token in map(int, sampled):
+            scanner.take(token)
+            if scanner.ended:
                 break
+        parts, decode = scanner.parts, self.tokenizer.decode
         tokens = {kind: sum(p.tokens for p in parts if p.kind == kind) for kind in ("thinking", "call", "message")}
-        calls = [decode(part.ids) for part in parts if part.kind == "call"]
         return ParsedTurn(
             thinking="".join(decode(part.ids) for part in parts if part.kind == "thinking"),
             text="".join(decode(part.ids) for part in parts if part.kind == "message"),
-            calls=tuple(ParsedCall(raw, ended or place < len(calls) - 1) for place, raw in enumerate(calls)),
-            ended=ended,
+            calls=tuple(ParsedCall(decode(part.ids), part.closed) for part in parts if part.kind == "call"),
+            ended=scanner.ended,
             thinking_tokens=tokens["thinking"],
             call_tokens=tokens["call"],
             message_tokens=tokens["message"],
+        )
+
+    def reader(self) -> TurnReader:
+        special = self.tokenizer.special
+        return PieceReader(
+            Grammar((special.call, special.end), (special.end,)), _Scanner(special), self.tokenizer.decode
         )
 
     def format_call(self, name: str, arguments: Mapping[str, object], schema: CallSchema, number: int = 0) -> str:

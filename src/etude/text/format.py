@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from etude.text.calls import Arguments, CallSchema
 
@@ -82,6 +82,27 @@ class ParsedTurn:
     message_tokens: int = 0
 
 
+class TurnPiece(NamedTuple):
+    """A piece of a turn that is read while it is sampled."""
+
+    kind: Literal["thinking", "text", "call"]
+    text: str
+    """More of the thinking or of the text, or the whole raw text of a call."""
+    complete: bool = True
+    """Of a call: whether its end was reached."""
+
+
+class TurnReader(Protocol):
+    """Reads one turn while it is sampled. However its ids are cut into feeds, the pieces add up to what `Format.parse`
+    makes of all of them."""
+
+    def feed(self, ids: Iterable[int]) -> list[TurnPiece]: ...
+
+    def end(self) -> list[TurnPiece]:
+        """Return what was held back because later ids could have changed it."""
+        ...
+
+
 class Exchange(NamedTuple):
     """One turn of a conversation: the ids newly given to the model before the turn, and the ids that it sampled."""
 
@@ -105,6 +126,12 @@ class Format(Protocol):
         """Ids that start the assistant's turn. The ids of `opening`, `user_message`, `system_message` and, in most
         formats, `tool_outputs` end with them, so a caller removes them to append another message. They include a
         special token, so no text ends with them."""
+        ...
+
+    @property
+    def typed(self) -> bool:
+        """Whether the arguments of a call are JSON; if not, they are plain text, and all but whole numbers parse as
+        strings."""
         ...
 
     def offering(self, tools: Sequence[Mapping[str, Any]]) -> Format:
@@ -142,6 +169,10 @@ class Format(Protocol):
         ...
 
     def parse(self, sampled: Sequence[int]) -> ParsedTurn: ...
+
+    def reader(self) -> TurnReader:
+        """Return a reader of one turn, which gives its parts while it is sampled."""
+        ...
 
     def parse_call(self, raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
         """Return the tool's name and arguments, which are not checked against its full schema, or a one-line

@@ -54,6 +54,7 @@ class GLM45Format(MarkedFormat):
         *(KEY, END_KEY, VALUE, END_VALUE, THINK, END_THINK),
     )
     OPTIONAL: ClassVar[tuple[str, ...]] = (RESPONSE, END_RESPONSE)
+    typed = False
 
     def _grammar(self) -> Grammar:
         return Grammar(

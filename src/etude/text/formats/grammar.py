@@ -26,6 +26,7 @@ _OBJECT = re.compile(r'^\{\s*"name"\s*:', re.MULTILINE)
 
 Pair: TypeAlias = tuple[int, int]
 Decode: TypeAlias = Callable[[Iterable[int]], str]
+PartKind: TypeAlias = Literal["message", "thinking", "call", "frame"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,8 @@ class Grammar:
 
 
 @dataclass(slots=True)
-class _Part:
-    kind: Literal["message", "thinking", "call", "frame"]
+class Part:
+    kind: PartKind
     ids: list[int] = field(default_factory=list)
     text: str = ""
     """What the ids say, once they are decoded."""
@@ -137,50 +138,65 @@ def without_thinking(grammar: Grammar, sampled: Sequence[int], decode: Decode) -
     return kept
 
 
-def _parts(grammar: Grammar, sampled: Iterable[int]) -> tuple[list[_Part], bool]:
-    parts = [_Part("message")]
-    begin_call, end_call = grammar.call
-    begin_section, end_section = grammar.section or (None, None)
-    begin_think, end_think = grammar.think or (None, None)
-    for token in map(int, sampled):
-        here = parts[-1]
+class Scanner:
+    """Sorts the ids of a turn into its parts, one id after another. Ids after the end of the turn must not be given."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self.parts = [Part("message")]
+        self.ended = False
+        self._stop = grammar.stop
+        self._call, self._section, self._think = grammar.call, grammar.section, grammar.think
+
+    def take(self, token: int) -> None:
+        begin_call, end_call = self._call
+        begin_section, end_section = self._section or (None, None)
+        begin_think, end_think = self._think or (None, None)
+        parts, here = self.parts, self.parts[-1]
         inside = here.kind == "call"
-        if token in grammar.stop:
+        if token in self._stop:
             here.tokens += 1
-            return parts, True
-        if token == begin_call:
-            parts.append(_Part("call", tokens=1))
+            self.ended = True
+        elif token == begin_call:
+            parts.append(Part("call", tokens=1))
         elif (inside and token == end_call) or (here.kind == "thinking" and token == end_think):
             here.tokens += 1
             here.closed = True
-            parts.append(_Part("message"))
+            parts.append(Part("message"))
         elif token == end_section or (token == begin_section and not inside):
-            parts += [_Part("frame", tokens=1), _Part("message")]
+            parts += [Part("frame", tokens=1), Part("message")]
         elif token == begin_think and here.kind == "message":
-            parts.append(_Part("thinking", tokens=1))
+            parts.append(Part("thinking", tokens=1))
         else:
             here.ids.append(token)
             here.tokens += 1
-    return parts, False
 
 
-def _split(part: _Part, start: str, end: str, decode: Decode) -> list[_Part]:
+def _parts(grammar: Grammar, sampled: Iterable[int]) -> tuple[list[Part], bool]:
+    scanner = Scanner(grammar)
+    for token in map(int, sampled):
+        scanner.take(token)
+        if scanner.ended:
+            break
+    return scanner.parts, scanner.ended
+
+
+def _split(part: Part, start: str, end: str, decode: Decode) -> list[Part]:
     """Split a message at its calls, whose marks are text. A token that reaches over a call's end counts for the part
     that it begins in."""
     pieces, text, counted = [], part.text, 0
     at = 0
     while part.kind == "message":
-        found = _between_marks(text, at, start, end) if start else _bare_object(text, at)
+        found = call_in(text, at, start, end)
         if found is None:
             break
         first, last = (_tokens_of(part.ids, text, place, decode) for place in (found.start, found.stop))
-        pieces.append(_Part("message", text=text[at : found.start], tokens=first - counted))
-        pieces.append(_Part("call", text=found.raw, tokens=last - first, closed=found.closed))
+        pieces.append(Part("message", text=text[at : found.start], tokens=first - counted))
+        pieces.append(Part("call", text=found.raw, tokens=last - first, closed=found.closed))
         at, counted = found.stop, last
-    return [*pieces, _Part(part.kind, text=text[at:], tokens=part.tokens - counted, closed=part.closed)]
+    return [*pieces, Part(part.kind, text=text[at:], tokens=part.tokens - counted, closed=part.closed)]
 
 
-class _Found(NamedTuple):
+class FoundCall(NamedTuple):
     """A call in a text: its place, marks included, and its raw text."""
 
     start: int
@@ -189,18 +205,23 @@ class _Found(NamedTuple):
     closed: bool
 
 
-def _between_marks(text: str, at: int, start: str, end: str) -> _Found | None:
+def call_in(text: str, at: int, start: str, end: str) -> FoundCall | None:
+    """Find the next call in a text whose calls have these marks, or none (see `Grammar.call`)."""
+    return _between_marks(text, at, start, end) if start else _bare_object(text, at)
+
+
+def _between_marks(text: str, at: int, start: str, end: str) -> FoundCall | None:
     opened = text.find(start, at)
     if opened < 0:
         return None
     inside = opened + len(start)
     closed = text.find(end, inside)
     if closed < 0:
-        return _Found(opened, len(text), text[inside:], closed=False)
-    return _Found(opened, closed + len(end), text[inside:closed], closed=True)
+        return FoundCall(opened, len(text), text[inside:], closed=False)
+    return FoundCall(opened, closed + len(end), text[inside:closed], closed=True)
 
 
-def _bare_object(text: str, at: int) -> _Found | None:
+def _bare_object(text: str, at: int) -> FoundCall | None:
     """Find a JSON object that begins a line. One that is malformed takes all of the text behind it."""
     begun = _OBJECT.search(text, at)
     if begun is None:
@@ -208,8 +229,8 @@ def _bare_object(text: str, at: int) -> _Found | None:
     try:
         _, stop = json.JSONDecoder().raw_decode(text, begun.start())
     except (ValueError, RecursionError):
-        return _Found(begun.start(), len(text), text[begun.start() :], closed=False)
-    return _Found(begun.start(), stop, text[begun.start() : stop], closed=True)
+        return FoundCall(begun.start(), len(text), text[begun.start() :], closed=False)
+    return FoundCall(begun.start(), stop, text[begun.start() : stop], closed=True)
 
 
 def _tokens_of(ids: Sequence[int], text: str, place: int, decode: Decode) -> int:
@@ -217,12 +238,12 @@ def _tokens_of(ids: Sequence[int], text: str, place: int, decode: Decode) -> int
     return bisect.bisect_left(range(len(ids)), True, key=lambda count: decode(ids[:count])[:place] == text[:place])
 
 
-def _thinking(grammar: Grammar, part: _Part) -> str:
+def _thinking(grammar: Grammar, part: Part) -> str:
     text = part.text.removeprefix(grammar.around_thinking)
     return text.removesuffix(grammar.around_thinking) if part.closed else text
 
 
-def _message(grammar: Grammar, parts: Sequence[_Part], place: int) -> str:
+def _message(grammar: Grammar, parts: Sequence[Part], place: int) -> str:
     """Return the text of a message part, without the newlines that the template writes around thinking and before a
     call; "" for another part."""
     if parts[place].kind != "message":

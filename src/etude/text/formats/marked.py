@@ -11,9 +11,10 @@ from copy import copy
 from typing import Any, ClassVar, Self
 
 from etude.text.calls import Arguments, CallSchema
-from etude.text.format import Exchange, ParsedTurn, TokenizerLike
-from etude.text.formats.grammar import Grammar, read, without_thinking, write
+from etude.text.format import Exchange, ParsedTurn, TokenizerLike, TurnReader
+from etude.text.formats.grammar import Grammar, Scanner, read, without_thinking, write
 from etude.text.formats.marks import Marks, Piece
+from etude.text.formats.streaming import PieceReader
 
 THINK, END_THINK = "<think>", "</think>"
 
@@ -25,6 +26,7 @@ class MarkedFormat(ABC):
     NAMES: ClassVar[tuple[str, ...]]
     """Special tokens that the format requires."""
     OPTIONAL: ClassVar[tuple[str, ...]] = ()
+    typed: bool = True
 
     def __init__(self, tokenizer: TokenizerLike, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         self.tokenizer = tokenizer
@@ -108,6 +110,9 @@ class MarkedFormat(ABC):
 
     def parse(self, sampled: Sequence[int]) -> ParsedTurn:
         return read(self.grammar, sampled, self.tokenizer.decode)
+
+    def reader(self) -> TurnReader:
+        return PieceReader(self.grammar, Scanner(self.grammar), self.tokenizer.decode)
 
     def recall(self, exchanges: Sequence[Exchange]) -> list[Exchange]:
         return list(exchanges)

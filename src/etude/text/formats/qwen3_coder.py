@@ -66,6 +66,8 @@ class Qwen3CoderFormat(Qwen3Format):
     """The chat format of Qwen3-Coder. Its template has no thinking; this format writes thinking as Qwen3 does, and
     never rewrites history."""
 
+    typed = False
+
     def __init__(self, tokenizer: TokenizerLike, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         super().__init__(tokenizer, tools)
 
