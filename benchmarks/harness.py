@@ -45,11 +45,11 @@ from etude.harness import (
     run_agent,
 )
 from etude.harness.loop import Observer
-from etude.harness.policy import ToolCall, Turn
 from etude.harness.sessions import SessionRecord
 from etude.harness.sessions.log import SessionLog
 from etude.text import CompactFormat, Tokenizer
 from etude.trace import Trace, TraceBuilder, TraceWriter
+from etude.trace.conversation.messages import ToolCall, Turn
 
 CONVERSATIONS, TURNS, PACED = 500, 50, 10
 RECORDED = 64

@@ -25,10 +25,11 @@ from etude.harness import (
     run_agent,
 )
 from etude.harness.outcome import Outcome
-from etude.harness.policy import Policy, ToolCall, Turn
+from etude.harness.policy import Policy
 from etude.harness.schema import parse_schema
 from etude.harness.toolbox import Output, Toolbox, ToolLimits, ToolProblem
 from etude.harness.tools.files import read_text
+from etude.trace.conversation.messages import ToolCall, Turn
 
 OUTLINE = parse_schema(
     """

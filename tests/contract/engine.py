@@ -1,4 +1,5 @@
 """Contract suite of engines. Subclass `EngineContract` and give it a `case` fixture; the engine serves a tiny model.
+`CacheAtSwapContract` needs an engine with the policy of its parameter.
 
 Log-probs and experts are compared with an independent full forward pass at the weight version named for each token.
 """
@@ -9,7 +10,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,15 @@ from etude.engine.protocol import (
     EngineError,
     GenerateRequest,
     Generation,
+    Piece,
+    Refusal,
     Sampling,
     StopReason,
+    StreamingEngine,
+    StreamsLost,
     UpdateRefused,
 )
+from etude.engine.streams import Streams
 from etude.trace import UNKNOWN_EXPERT
 
 Reference = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray | None]]
@@ -34,7 +40,7 @@ Reference = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray | None]]
 class Case:
     """One engine under test and its reference."""
 
-    make: Callable[[], Coroutine[Any, Any, Engine]]
+    make: Callable[[], Coroutine[Any, Any, StreamingEngine]]
     """Makes a new engine; called inside the test's event loop."""
     reference: Reference
     """Maps (version, tokens) to fp32 logits [T, V] and experts [T, layers, k] (None for a dense model)."""
@@ -43,6 +49,7 @@ class Case:
     publish_damaged: Callable[[], int]
     slots: int
     tolerance: float = 2e-4
+    policy: str = "reset"
 
 
 def with_engine(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -106,11 +113,15 @@ def check(case: Case, request: GenerateRequest, answer: Generation) -> None:
     np.testing.assert_array_equal(np.sort(answer.experts[:-1], -1), np.sort(experts[request.experts_from : -1], -1))
 
 
+async def all_of(streams: Streams, request: GenerateRequest) -> list[Any]:
+    return [item async for item in streams.stream(request)]
+
+
 class EngineContract:
     @with_engine
     async def test_it_is_an_engine_and_knows_its_model(self, case: Case, engine: Engine) -> None:
         info = await engine.info()
-        assert isinstance(engine, Engine)
+        assert isinstance(engine, StreamingEngine)
         assert info.version == (await engine.stats()).version == 0
         assert info.context > 64
         assert info.vocab_size >= 61
@@ -192,13 +203,15 @@ class EngineContract:
 
     @with_engine
     async def test_a_conversation_is_prefilled_only_where_it_is_new(self, case: Case, engine: Engine) -> None:
-        prompt, have = prompt_of(30), 0
+        prompt, have, block = prompt_of(30), 0, (await engine.info()).block
         for turn in range(4):
             request = ask(f"t{turn}", prompt, 10, "c", seed=turn, experts_from=have)
             answer = await engine.generate(request)
             check(case, request, answer)
-            if turn:
-                assert answer.usage.cached_tokens >= have - 2, "all that was there but the last token or two"
+            assert answer.usage.cached_version == (0 if answer.usage.cached_tokens else -1)
+            if turn and block:
+                least = have - 2 - (have - 2) % block
+                assert answer.usage.cached_tokens >= least, "all that was there but the last token or two"
             have = prompt.size + answer.tokens.size - 1
             prompt = np.concatenate((prompt, answer.tokens, prompt_of(5, turn)))
 
@@ -286,8 +299,121 @@ class EngineContract:
         check(case, request, await engine.generate(request))
 
     @with_engine
+    async def test_pieces_are_the_answer_as_it_is_sampled(self, case: Case, engine: StreamingEngine) -> None:
+        streams = Streams(engine, every=0.001)
+        requests = [ask(f"r{i}", prompt_of(5 + i, i), 1 + 25 * (i % 3), seed=i) for i in range(2 * case.slots)]
+        news = await asyncio.gather(*(all_of(streams, request) for request in requests))
+        again = await asyncio.gather(*(engine.generate(replace(r, id=f"{r.id}/2")) for r in requests))
+        for request, items, plain in zip(requests, news, again, strict=True):
+            pieces, answer = [item for item in items if isinstance(item, Piece)], items[-1]
+            assert isinstance(answer, Generation)
+            check(case, request, answer)
+            np.testing.assert_array_equal(answer.tokens, plain.tokens)
+            start = 0
+            for piece in pieces:
+                end = start + piece.tokens.size
+                assert (piece.id, piece.start) == (request.id, start) != (request.id, end)
+                for name in ("tokens", "logprobs", "versions"):
+                    np.testing.assert_array_equal(getattr(piece, name), getattr(answer, name)[start:end])
+                start = end
+        assert max(len(items) for items in news) > 3, "no token was seen before its answer was whole"
+
+    @with_engine
+    async def test_a_delivery_may_be_pulled_again_until_it_is_acknowledged(
+        self, case: Case, engine: StreamingEngine
+    ) -> None:
+        with pytest.raises(StreamsLost):
+            await engine.pull("me", 0)
+        with pytest.raises(StreamsLost):
+            await engine.begin(ask("early", prompt_of(3)), "me", first=False)
+        await engine.begin(ask("short", prompt_of(3), 2), "me", first=True)
+        await engine.begin(ask("short", prompt_of(3), 2), "me", first=True)
+        items, after = [], 0
+        while not any(isinstance(item, Generation) for item in items):
+            delivery = await engine.pull("me", after)
+            lost = asyncio.create_task(engine.pull("me", after))
+            again = await engine.pull("me", after)
+            assert (await lost).number in (after, delivery.number)
+            assert [item.id for item in again.items] == [item.id for item in delivery.items]
+            assert again.number == delivery.number
+            items, after = items + delivery.items, delivery.number
+        await engine.begin(ask("long", prompt_of(4), 10_000), "me", first=False)
+        (piece,) = (await engine.pull("me", after, wait=3600, every=3600)).items
+        assert (piece.start, type(piece)) == (0, Piece), "the first token comes at once"
+        after += 1
+        (answer,) = (await engine.pull("me", after, wait=3600, every=3600)).items
+        assert isinstance(answer, Generation), "then nothing until the end"
+        after += 1
+        start = asyncio.get_running_loop().time()
+        assert (await engine.pull("me", after, wait=0.2)).items == []
+        assert asyncio.get_running_loop().time() - start >= 0.19
+        await engine.begin(ask("full", prompt_of((await engine.info()).context)), "me", first=False)
+        (refusal,) = (await engine.pull("me", after)).items
+        assert isinstance(refusal, Refusal)
+        assert isinstance(refusal.error, ContextExceeded)
+        with pytest.raises(StreamsLost):
+            await engine.pull("me", after + 7)
+
+    @with_engine
+    async def test_who_leaves_a_stream_ends_its_request_alone(self, case: Case, engine: StreamingEngine) -> None:
+        streams = Streams(engine)
+        long = asyncio.create_task(all_of(streams, ask("stays", prompt_of(5), 60)))
+        leaving = streams.stream(ask("leaves", prompt_of(4), 10_000))
+        assert isinstance(await anext(leaving), Piece)
+        crowd = [
+            asyncio.create_task(all_of(streams, ask(f"crowd{i}", prompt_of(4, i), 10_000, seed=i)))
+            for i in range(20 * case.slots)
+        ]
+        while (await engine.stats()).waiting < 10 * case.slots:
+            pass
+        for task in crowd:
+            task.cancel()
+        await asyncio.gather(leaving.aclose(), *crowd, return_exceptions=True)
+        assert (await long)[-1].tokens.size == 60
+        while (stats := await engine.stats()).running or stats.waiting:
+            pass
+        assert stats.sampled_tokens < 4 * case.slots * ((await engine.info()).context - 4), "requests went on"
+        assert (await all_of(streams, ask("leaves", prompt_of(4), 3)))[-1].tokens.size == 3, "a new consumer"
+        endless = asyncio.create_task(all_of(streams, ask("endless", prompt_of(4), 10_000)))
+        await until_sampled(engine, (await engine.stats()).sampled_tokens + 1)
+        await engine.abort("endless")
+        assert (await endless)[-1].stop in (StopReason.ABORTED, StopReason.LENGTH)
+
+    @with_engine
     async def test_open_and_close_are_hints(self, case: Case, engine: Engine) -> None:
         await engine.open(["a", "b"])
         assert (await engine.generate(ask("r", prompt_of(5), conversation="a"))).tokens.size == 12
         await engine.close("a")
         await engine.close("never opened")
+
+
+class CacheAtSwapContract:
+    """What requests read of the cache after an update. `case.policy` is the engine's `cache_at_swap`."""
+
+    @with_engine
+    async def test_what_is_read_after_an_update(self, case: Case, engine: Engine) -> None:
+        shared, block = prompt_of(64), (await engine.info()).block or 1
+        old = await engine.generate(ask("old", shared, 8, "goes on"))
+        version = case.publish()
+        await engine.update(version)
+        own = await engine.generate(ask("own", np.concatenate((shared, old.tokens, prompt_of(3, 1))), 4, "goes on"))
+        new = await engine.generate(ask("new", np.concatenate((shared, prompt_of(4, 2))), 4, "is new"))
+        alone = await engine.generate(ask("alone", np.concatenate((shared, prompt_of(4, 3))), 4))
+        reads = {name: answer.usage.cached_version for name, answer in (("own", own), ("new", new), ("alone", alone))}
+        assert (
+            reads
+            == {
+                "reset": {"own": -1, "new": version, "alone": version},
+                "salt": {"own": 0, "new": -1, "alone": version},
+                "keep": {"own": 0, "new": 0, "alone": 0},
+            }[case.policy]
+        )
+        for answer in (own, new, alone):
+            assert (answer.usage.cached_tokens >= 64 - 2 - block) == (answer.usage.cached_version >= 0)
+        more = np.concatenate((shared, old.tokens, prompt_of(3, 1), own.tokens, prompt_of(2, 5)))
+        again = await engine.generate(ask("again", more, 4, "goes on"))
+        assert again.usage.cached_version == (version if case.policy == "reset" else 0), "its first tokens are as old"
+        # Once closed, a conversation has no past.
+        await engine.close("goes on")
+        later = await engine.generate(ask("later", np.concatenate((shared, old.tokens, prompt_of(3, 4))), 4, "goes on"))
+        assert later.usage.cached_version == (0 if case.policy == "keep" else version)

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engine.tiny import VOCAB, tiny_model
 
-from etude.engine.builtin import BuiltinEngine, Failure
-from etude.engine.protocol import EngineError, GenerateRequest, Sampling
+from etude.engine.builtin import BuiltinEngine
+from etude.engine.protocol import EngineError, GenerateRequest, Refusal, Sampling
 from etude.model import Cache
 from etude.recipe.acting import EngineRecipe
 from etude.weights.torch_bridge import from_state_dict
@@ -109,7 +109,7 @@ def test_drafts_are_those_of_the_head_after_any_prompt_copy_turn_and_refusal():
     while engine.busy:
         for answer in engine.step():
             turn, member = map(int, answer.id.split("/"))
-            row = next(r for r in range(8) if np.array_equal(engine._rows.sampled(r), answer.tokens))
+            row = next(r for r in range(8) if np.array_equal(engine._rows.sampled_since(r, 0)[0], answer.tokens))
             length = int(engine._rows.position[row]) + 1
             if turn < 2:
                 ask(turn + 1, member, np.concatenate((engine._rows.tokens[row, :length], shared[: 2 + 9 * turn])))
@@ -257,11 +257,11 @@ def test_weights_out_of_order_fail_their_requests_and_leave_nothing_behind():
     (before,) = run(engine, requests_of(1))
     with torch.no_grad():
         model.layers[0].mlp.down_proj.weight.fill_(float("nan"))
-    engine._scheduler.swapped()
+    engine._scheduler.swapped(0)
     failures = run(engine, requests_of(8))
-    assert all(isinstance(failure, Failure) and "not finite" in str(failure.error) for failure in failures)
+    assert all(isinstance(failure, Refusal) and "not finite" in str(failure.error) for failure in failures)
     model.load_state_dict(good)
-    engine._scheduler.swapped()
+    engine._scheduler.swapped(0)
     (after, *_) = run(engine, requests_of(8))
     np.testing.assert_array_equal(before.tokens, after.tokens)
     assert engine._scheduler.running == 0

@@ -1,5 +1,7 @@
+from dataclasses import replace
+
 import pytest
-from tests.contract.engine import Case, EngineContract
+from tests.contract.engine import CacheAtSwapContract, Case, EngineContract
 from tests.engine.tiny import Versions
 
 from etude.cluster import open_cluster
@@ -33,6 +35,19 @@ class TestBuiltin(EngineContract):
             return EngineService(versions.folder, settings(speculate), "float32", 1, str(versions.location))
 
         return case_of(versions, make)
+
+
+@pytest.mark.parametrize("policy", ["reset", "salt", "keep"])
+class TestCacheAtSwap(CacheAtSwapContract):
+    @pytest.fixture
+    def case(self, first_version, tmp_path, policy):
+        versions = first_version.copy(tmp_path / "copy")
+
+        async def make():
+            recipe = {**settings("always"), "cache_at_swap": policy}
+            return EngineService(versions.folder, recipe, "float32", 1, str(versions.location))
+
+        return replace(case_of(versions, make), policy=policy)
 
 
 class TestOverTheCluster(EngineContract):

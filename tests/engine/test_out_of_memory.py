@@ -1,4 +1,4 @@
-"""An engine without enough memory says which field to lower; its requests do not count as failed."""
+"""An engine without enough memory says which field to lower."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 import torch
 from tests.engine.tiny import tiny_model
 
 from etude.engine.builtin.memory import engine_memory
 from etude.engine.builtin.service import EngineService
-from etude.engine.protocol import GenerateRequest, Sampling
+from etude.engine.protocol import EngineOutOfMemory, GenerateRequest, Sampling
 from etude.model import adapter_state, begin_adapters, save_hf
 from etude.recipe.acting import EngineRecipe
 from etude.recipe.lora import LoraRecipe
@@ -54,7 +55,7 @@ def test_an_engine_that_swaps_adapters_holds_its_base_once() -> None:
     assert planned.versions == 2 * adapters
 
 
-def test_a_step_without_memory_ends_the_engine_and_fails_no_request(tmp_path, monkeypatch) -> None:
+def test_a_step_without_memory_ends_the_engine_and_every_request_says_so(tmp_path, monkeypatch) -> None:
     save_hf(tiny_model(), tmp_path / "model")
 
     async def run() -> None:
@@ -68,8 +69,11 @@ def test_a_step_without_memory_ends_the_engine_and_fails_no_request(tmp_path, mo
         assert isinstance(ended, OutOfMemory)
         assert str(ended).startswith("a step of the engine ran out of memory on cpu")
         assert "engine.slots=2" in str(ended)
-        assert not waiting.done()
-        waiting.cancel()
+        with pytest.raises(EngineOutOfMemory, match=r"request one: a step of the engine ran out of memory on cpu"):
+            await waiting
+        await engine.begin(request, "consumer", first=True)
+        (refusal,) = (await engine.pull("consumer", 0)).items
+        assert isinstance(refusal.error, EngineOutOfMemory)
         await engine.shutdown()
 
     asyncio.run(run())

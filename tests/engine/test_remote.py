@@ -8,8 +8,9 @@ import pytest
 from tests.engine.tiny import Versions
 
 from etude.cluster import DeadlineExceeded, open_cluster
-from etude.engine.protocol import ContextExceeded, EngineError, GenerateRequest, Sampling, UpdateRefused
+from etude.engine.protocol import ContextExceeded, EngineError, GenerateRequest, Sampling, StreamsLost, UpdateRefused
 from etude.engine.remote import RemoteEngine
+from etude.engine.streams import Streams
 from etude.recipe.compute import ClusterRecipe
 
 
@@ -109,5 +110,41 @@ def test_the_engines_own_errors_arrive_as_themselves(tmp_path):
         again = pickle.loads(pickle.dumps(engine))
         assert again.name == "engine"
         assert (await again.generate(ask("s"))).tokens.size == 60
+
+    with_engine(tmp_path, body)
+
+
+def test_streams_of_an_engine_that_dies_end_and_may_begin_again(tmp_path):
+    async def body(engine, remote, versions):
+        streams = Streams(engine, wait=0.5)
+
+        async def attempt(name):
+            return [item async for item in streams.stream(ask(name, 93))]
+
+        tasks = [asyncio.create_task(attempt(f"r{i}")) for i in range(12)]
+        while (await engine.stats()).running + (await engine.stats()).waiting < 12:
+            pass
+        await remote.kill()
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(ended, StreamsLost)
+        await remote.restart(deadline=20)
+        assert (await attempt("r0"))[-1].tokens.size == 93
+
+    with_engine(tmp_path, body)
+
+
+def test_a_restart_between_two_calls_is_noticed(tmp_path):
+    async def body(engine, remote, versions):
+        streams = Streams(engine)
+        waiting = streams.stream(ask("waits", 90))
+        await anext(waiting)
+        pulling, streams._pulling = streams._pulling, None
+        pulling.cancel()
+        await remote.kill()
+        await remote.restart(deadline=20)
+        # The engine is there, but knows nothing of the consumer: a new request must not revive it.
+        assert [item async for item in streams.stream(ask("new", 5))][-1].tokens.size == 5
+        with pytest.raises(StreamsLost):
+            await anext(waiting)
 
     with_engine(tmp_path, body)

@@ -5,7 +5,7 @@ import random
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from etude.engine.builtin import scheduler as scheduler_module
 from etude.engine.builtin.scheduler import WORTH_A_STEP, Aborted, Scheduler
@@ -30,9 +30,12 @@ def common(one, other):
 class Simulated:
     """Carries out admissions as the engine does, on a cache whose latents say what they are made of."""
 
-    def __init__(self, scheduler, lookahead):
+    def __init__(self, scheduler, lookahead, policy="reset"):
         self.scheduler = scheduler
         self.lookahead = lookahead
+        self.policy = policy
+        self.began = {}
+        """The epoch in which the first request of each conversation arrived."""
         self.latents = [[None] * CONTEXT for _ in range(scheduler.rows)]
         self.epoch = 0
         self.prefilled = 0
@@ -48,13 +51,23 @@ class Simulated:
                 self.prefilled += 1
         for a in admissions:
             prompt = a.request.prompt.tolist()
-            expected = [(tuple(prompt[: i + 1 + self.lookahead]), self.epoch) for i in range(len(prompt) - 1)]
-            assert self.latents[a.row][: len(prompt) - 1] == expected, "a stale or foreign latent was taken over"
+            latents = self.latents[a.row][: len(prompt) - 1]
+            expected = [tuple(prompt[: i + 1 + self.lookahead]) for i in range(len(prompt) - 1)]
+            assert [tokens for tokens, _ in latents] == expected, "a foreign latent was taken over"
+            epochs = [epoch for _, epoch in latents]
+            assert min(epochs, default=self.epoch) >= self.oldest_allowed(a.request), "a stale latent was taken over"
+            assert a.oldest == min(epochs[: a.reused], default=-1)
+
+    def oldest_allowed(self, request):
+        if self.policy == "keep":
+            return 0
+        known = self.began.setdefault(request.conversation, self.epoch) if request.conversation else self.epoch
+        return known if self.policy == "salt" else self.epoch
 
     def end(self, request, row, sampled):
         tokens = request.prompt.tolist() + sampled
         for i in range(len(request.prompt) - 1, len(tokens) - 1):
-            # Written under whatever weights there were; only rows that never saw a swap may be matched again.
+            # Written under whatever weights there were; under "reset" a row that saw a swap never matches again.
             self.latents[row][i] = (tuple(tokens[: i + 1 + self.lookahead]), self.epoch)
         self.scheduler.finish(request.id, np.asarray(sampled, np.int32))
 
@@ -64,14 +77,19 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.scheduler = Scheduler(slots=SLOTS, cache_slots=CACHE_SLOTS, context=CONTEXT, lookahead=self.lookahead)
-        self.cache = Simulated(self.scheduler, self.lookahead)
         self.waiting, self.running, self.histories = [], {}, {}
         self.count = 0
 
-    @rule(conversation=st.integers(0, 5), tail=st.lists(st.integers(0, 1), min_size=1, max_size=4), go_on=st.booleans())
+    @initialize(policy=st.sampled_from(["reset", "salt", "keep"]))
+    def start(self, policy):
+        options = {"lookahead": self.lookahead, "cache_at_swap": policy}
+        self.scheduler = Scheduler(slots=SLOTS, cache_slots=CACHE_SLOTS, context=CONTEXT, **options)
+        self.cache = Simulated(self.scheduler, self.lookahead, policy)
+
+    @rule(conversation=st.integers(0, 6), tail=st.lists(st.integers(0, 1), min_size=1, max_size=4), go_on=st.booleans())
     def arrive(self, conversation, tail, go_on):
-        name = f"c{conversation}"
+        name = f"c{conversation}" if conversation < 6 else ""
+        self.cache.began.setdefault(name, self.cache.epoch)
         start = self.histories.get(name, []) if go_on else []
         prompt = [*(start or START), *tail][: CONTEXT - 9]
         self.count += 1
@@ -120,12 +138,13 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def swap(self):
-        self.scheduler.swapped()
         self.cache.epoch += 1
+        self.scheduler.swapped(self.cache.epoch)
 
     @rule(conversation=st.integers(0, 5))
     def close(self, conversation):
         assert self.scheduler.close(f"c{conversation}") is None
+        self.cache.began.pop(f"c{conversation}", None)
 
     @invariant()
     def counts(self):
@@ -204,7 +223,7 @@ def test_a_conversation_goes_on_in_its_own_row_and_a_swap_ends_that():
     (second,) = scheduler.admit()
     assert (second.row, second.source, second.reused) == (first.row, first.row, 4)
     cache.carry_out([second])
-    scheduler.swapped()
+    scheduler.swapped(1)
     scheduler.submit(request("d", [1, 2, 3, 4, 5, 6, 7, 8], "other"))
     (third,) = scheduler.admit()
     assert third.reused == 0, "what an in-flight row holds is of older weights"

@@ -11,7 +11,7 @@ from tests.contract.engine import until_sampled
 from tests.engine.tiny import Versions, tiny_model
 
 from etude.engine.builtin.service import EngineService
-from etude.engine.protocol import EngineError, GenerateRequest, Sampling, StopReason, UpdateRefused
+from etude.engine.protocol import EngineError, GenerateRequest, Sampling, StopReason, StreamsLost, UpdateRefused
 from etude.weights.torch_bridge import from_state_dict
 
 
@@ -219,6 +219,37 @@ def test_a_loop_that_fails_says_so_to_everyone(versions):
         await engine.shutdown()
         with pytest.raises(EngineError, match="shut down"):
             await engine.info()
+
+    asyncio.run(asyncio.wait_for(whole(), 30))
+
+
+def test_a_consumer_that_stops_pulling_is_forgotten_with_its_requests(versions, monkeypatch):
+    monkeypatch.setattr("etude.engine.outbox.SILENT_SECONDS", 0.01)
+
+    async def whole():
+        engine = service(versions)
+        await engine.begin(ask("left", [1, 2, 3], 90), "gone", first=True)
+        await engine.begin(ask("shared", [1, 2, 4], 90), "gone", first=False)
+        shared = asyncio.create_task(engine.generate(ask("shared", [1, 2, 4], 90)))
+        slow = [asyncio.create_task(engine.generate(ask(f"slow{i}", [i], 90, seed=i))) for i in range(12)]
+        await asyncio.gather(*slow)
+        assert (await shared).stop is not StopReason.ABORTED, "somebody else waits for it"
+        with pytest.raises(StreamsLost):
+            await engine.pull("gone", 0)
+
+    asyncio.run(asyncio.wait_for(whole(), 30))
+
+
+def test_pulls_and_streams_end_with_the_engine(versions):
+    async def whole():
+        engine = service(versions)
+        await engine.begin(ask("r", [1, 2, 3], 1), "me", first=True)
+        first = await engine.pull("me", 0)
+        waits = asyncio.create_task(engine.pull("me", first.number, wait=60))
+        await asyncio.sleep(0)
+        await engine.shutdown()
+        with pytest.raises(EngineError, match="shut down"):
+            await waits
 
     asyncio.run(asyncio.wait_for(whole(), 30))
 

@@ -22,9 +22,9 @@ from etude.harness import (
     Role,
     Turn,
 )
-from etude.harness.policies.openai_messages import NOT_CARRIED_OUT, openai_messages
 from etude.harness.sessions import SessionRecord, load_session
 from etude.trace import StopCause, ToolEvent, TraceUsage
+from etude.trace.conversation.openai_messages import NOT_CARRIED_OUT, openai_messages
 
 INTERRUPTED = FULL.wording["interrupted"]
 

@@ -37,11 +37,11 @@ from etude.harness import (
     load_profile,
     run_agent,
 )
-from etude.harness.policies.turn_tokens import parse_turn
 from etude.harness.tools import BUILTIN, terminal
 from etude.text import Format
 from etude.text.formats import FORMATS
 from etude.trace import StopCause, TraceBuilder
+from etude.trace.conversation.turn_tokens import parse_turn
 
 SCHEMAS = {name: builtin_schema(name) for name in BUILTIN}
 FULL = replace(load_profile("full"), tools=tuple(SCHEMAS), system="You mend code.")

@@ -23,10 +23,10 @@ from etude.harness import (
     Turn,
     load_profile,
 )
-from etude.harness.policies.openai_messages import whole_chain
 from etude.harness.sessions import SessionError, SessionRecord, list_sessions, load_session
 from etude.harness.sessions.record import LOG
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
+from etude.trace.conversation.openai_messages import whole_chain
 
 FULL = load_profile("full")
 BOX = SandboxRecipe.model_validate({})

@@ -6,6 +6,7 @@ import pickle
 import pytest
 from tests.harness.parts import ScriptedEngine, compact_format, playing, written
 
+from etude.engine.protocol import EngineOutOfMemory
 from etude.journal import RunPaths, read_journal
 from etude.recipe import Recipe
 from etude.rollout import RolloutJob, RolloutWorker
@@ -105,3 +106,18 @@ def test_the_test_split_stays_closed(run_folder, train):
             await worker.rollout(RolloutJob(train[0].id, Split.DEV))
 
     play(run_folder, ScriptedEngine(playing([written("finish")])), work)
+
+
+def test_an_engine_without_memory_fails_no_rollout(run_folder, train):
+    """The driver, which watches the engine, ends the run; a rollout that is lost would be tried again and counted."""
+
+    def write(request):
+        raise EngineOutOfMemory("a step of the engine ran out of memory")
+
+    async def work(worker):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await worker.rollout(RolloutJob(train[0].id, Split.TRAIN, "g1", 0))
+        return await worker.stats()
+
+    assert play(run_folder, ScriptedEngine(write), work)["errors"] == 0

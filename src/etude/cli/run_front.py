@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from etude.cli.agent_setup import Front
+from etude.engine.open import open_engine
 from etude.harness import Policy, TokenPolicy, TokenSampling, format_of, session_schemas
 from etude.lineage import Finished, dtype_of, finished_stage
 from etude.trace.builder import TraceBuilder
@@ -22,12 +23,10 @@ def run_front(run_folder: Path, stage: str | None = None) -> Front:
 
 
 def _trained(found: Finished, dtype: str, stack: AsyncExitStack) -> Policy:
-    from etude.engine.builtin.service import EngineService
-
     recipe = found.recipe
     form = format_of(recipe.harness, found.paths.tokenizer)
     alone = recipe.engine.model_copy(update={"slots": 1})  # speculative drafts pay off only in small batches
-    engine = EngineService(found.model, alone, dtype, 0, precision=recipe.precision)
+    engine = open_engine(found.model, alone, dtype=dtype, threads=0, precision=recipe.precision)
     stack.push_async_callback(engine.shutdown)
     sampling = TokenSampling(recipe.engine.context, temperature=0.0)
     schemas = session_schemas(recipe.harness)

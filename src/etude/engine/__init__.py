@@ -1,4 +1,5 @@
 """Inference engines, one folder per engine, which take and return token ids.
 
-The interface (`protocol.py`) and the client that workers use (`remote.py`) do not need torch.
+`protocol.py` is the interface, `open.py` opens the engine of a recipe, `remote.py` and `streams.py` are what callers
+hold. All files beside the folders need no torch.
 """

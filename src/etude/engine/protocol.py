@@ -18,6 +18,10 @@ IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
 ExpertArray = NDArray[np.uint16]
 
+UNKNOWN_EXPERT = np.uint16(0xFFFF)
+"""Marks the experts of a position as unknown. It is that of traces (trace.UNKNOWN_EXPERT), spelled here because an
+engine may run in an interpreter that lacks what traces need."""
+
 
 class EngineError(Exception):
     """The engine could not serve a request. What the model generates is never the reason."""
@@ -29,6 +33,21 @@ class ContextExceeded(EngineError):
 
 class UpdateRefused(EngineError):
     """A weights version cannot be loaded or verified, or does not fit. The engine keeps its current version."""
+
+
+class NumericsRefused(EngineError):
+    """The engine's log-probs differ from the trainer's by more than the bound. `update` raises this after the swap, and
+    so does every request, until a later version passes: another engine may serve them."""
+
+
+class EngineOutOfMemory(EngineError):
+    """The engine ran out of memory and answers no more requests until it is restarted. Another engine may serve
+    them."""
+
+
+class StreamsLost(EngineError):
+    """The engine does not know a consumer's streamed requests: it was restarted since, or the consumer did not pull for
+    so long that they were aborted. Those that matter have to begin again."""
 
 
 class StopReason(StrEnum):
@@ -66,6 +85,8 @@ class Usage:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     """Prompt tokens whose entries were in the cache."""
+    cached_version: int = -1
+    """Oldest version that computed one of these entries; -1 if there are none."""
     drafted: int = 0
     """Tokens that speculative decoding proposed."""
     accepted: int = 0
@@ -85,9 +106,38 @@ class Generation:
     stop: StopReason
     experts: ExpertArray | None
     """Expert ids [positions, MoE layers, top k] of positions `experts_from` to len(prompt) + len(tokens) - 1; None for
-    dense models. The last position has trace.UNKNOWN_EXPERT, because its token was not fed to the network."""
+    dense models. The last position has UNKNOWN_EXPERT, because its token was not fed to the network."""
     experts_from: int = 0
     usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tokens of a streamed request, sampled since its last piece."""
+
+    id: str
+    start: int
+    """Number of tokens in earlier pieces of the request."""
+    tokens: IntArray
+    logprobs: FloatArray
+    versions: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The answer to a request that the engine could not serve."""
+
+    id: str
+    error: EngineError
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What `pull` returns: new pieces, at most one per request, and the answers of requests that ended."""
+
+    number: int
+    """Acknowledges the delivery, as the argument `after` of the next pull."""
+    items: list[Piece | Generation | Refusal]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +147,8 @@ class EngineInfo:
     vocab_size: int
     moe_layers: int
     top_k: int
+    block: int = 1
+    """Cached prefixes are reused in whole blocks of so many tokens; 0 if the engine caches none."""
 
 
 @dataclass(slots=True)
@@ -126,7 +178,11 @@ class Engine(Protocol):
     - Every log-prob belongs to the distribution that the token was drawn from, with or without speculation.
     - `update` swaps weights between two decode steps: running generations continue, and their later tokens carry the
       new version. A version that fails verification raises UpdateRefused and changes nothing.
-    - A request that begins after `update` returned never reads a cache computed with older weights.
+    - What a request that is sent after `update` returned may read of the cache is the policy `engine.cache_at_swap`:
+      under "reset", only entries that the new weights computed; under "salt", older ones too if its conversation
+      sent a request before the update, but none older than the version of the conversation's first request; under
+      "keep", entries of every version. `Usage.cached_version` names the oldest that it read. Generations that an
+      update interrupts keep their entries under every policy.
     """
 
     async def info(self) -> EngineInfo: ...
@@ -154,3 +210,31 @@ class Engine(Protocol):
         ...
 
     async def stats(self) -> EngineStats: ...
+
+
+@runtime_checkable
+class StreamingEngine(Engine, Protocol):
+    """An engine that also delivers tokens while they are sampled.
+
+    A consumer, such as a server's process, begins any number of requests and pulls the news of all of them at once, so
+    that the cost does not grow by a call for each token or request. `streams.Streams` is such a consumer.
+    """
+
+    async def begin(self, request: GenerateRequest, consumer: str, *, first: bool) -> None:
+        """Queue a request whose tokens and answer `pull` delivers. `first` says that the consumer has begun nothing
+        before; otherwise StreamsLost is raised if the engine does not know the consumer. A call may be repeated.
+
+        Raises the EngineError of a request that makes no sense; what goes wrong later arrives as a Refusal."""
+        ...
+
+    async def pull(self, consumer: str, after: int, *, wait: float = 5.0, every: float = 0.05) -> Delivery:
+        """Return what is new since the delivery numbered `after` (0: since the beginning).
+
+        It returns as soon as a request has its first token or ended, else `every` seconds after the last delivery if
+        there are new tokens, else after `wait` seconds without items. A delivery that was not acknowledged is
+        returned again, so a call may be repeated; of two calls at once, the earlier returns without items. The tokens
+        of a request arrive in order, each in one piece or in none; its last item is the whole Generation, or a Refusal.
+        A consumer that does not pull for `outbox.SILENT_SECONDS` is forgotten, and its requests are aborted.
+
+        Raises StreamsLost if the engine does not know the consumer, or not that delivery."""
+        ...

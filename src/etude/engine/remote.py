@@ -13,7 +13,15 @@ import time
 from typing import Any
 
 from etude.cluster.contract import ClusterError, DeadlineExceeded, Remote, ServiceFailed
-from etude.engine.protocol import EngineError, EngineInfo, EngineStats, GenerateRequest, Generation
+from etude.engine.protocol import (
+    Delivery,
+    EngineError,
+    EngineInfo,
+    EngineStats,
+    GenerateRequest,
+    Generation,
+    StreamsLost,
+)
 from etude.recipe.compute import ClusterRecipe
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
@@ -39,6 +47,21 @@ class RemoteEngine:
             "generate", request, deadline=self._limits.generate_seconds, resend=not self._lockstep
         )
         return answer
+
+    async def begin(self, request: GenerateRequest, consumer: str, *, first: bool) -> None:
+        await self._answer("begin", request, consumer, deadline=self._limits.call_seconds, first=first)
+
+    async def pull(self, consumer: str, after: int, *, wait: float = 5.0, every: float = 0.05) -> Delivery:
+        deadline = wait + self._limits.call_seconds
+        try:
+            delivery: Delivery = await self._remote.call(
+                "pull", consumer, after, wait=wait, every=every, deadline=deadline
+            )
+        except (DeadlineExceeded, ServiceFailed) as error:
+            raise EngineError(f"{self.name}.pull: {error}") from error
+        except ClusterError as error:
+            raise StreamsLost(f"{self.name} died, and with it the requests of consumer {consumer} ({error})") from error
+        return delivery
 
     async def abort(self, request_id: str) -> None:
         await self._unless_dead("abort", request_id)
@@ -70,12 +93,13 @@ class RemoteEngine:
             if isinstance(error, (DeadlineExceeded, ServiceFailed)):
                 raise EngineError(f"{self.name}.{method}({argument!r}): {error}") from error
 
-    async def _answer(self, method: str, *arguments: Any, deadline: float, resend: bool = True) -> Any:
+    async def _answer(self, method: str, *arguments: Any, deadline: float, resend: bool = True, **options: Any) -> Any:
         """Call a method and return its result. With `resend`, call again if the engine died and was restarted."""
         until = time.monotonic() + deadline
         while True:
             try:
-                return await self._remote.call(method, *arguments, deadline=max(until - time.monotonic(), 0.001))
+                left = max(until - time.monotonic(), 0.001)
+                return await self._remote.call(method, *arguments, deadline=left, **options)
             except (DeadlineExceeded, ServiceFailed) as error:
                 raise EngineError(f"{self.name}.{method}: {error}") from error
             except ClusterError as error:

@@ -8,11 +8,10 @@ from etude.harness.outcome import Budgets, Outcome, Prices
 from etude.harness.permissions import Answer, Denied, Permissions, PermissionsError, RequestedAction, Rule
 from etude.harness.policies.chat import ChatPolicy, Endpoint
 from etude.harness.policies.chat_stream import Piece
-from etude.harness.policies.openai_messages import openai_messages
 from etude.harness.policies.recording import RecordingPolicy
 from etude.harness.policies.scripted import ScriptedPolicy
 from etude.harness.policies.token import TokenPolicy, TokenSampling
-from etude.harness.policy import ContextFull, Conversation, Message, Policy, PolicyError, Role, ToolCall, Turn
+from etude.harness.policy import ContextFull, Policy, PolicyError
 from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
 from etude.harness.session import ChatSession, write_sample
 from etude.harness.toolbox import Toolbox, ToolResult
@@ -27,6 +26,7 @@ from etude.harness.workspaces.workspace import (
     OverlayWorkspace,
     Workspace,
 )
+from etude.trace.conversation.messages import Conversation, Message, Role, ToolCall, Turn
 
 __all__ = [
     "WORKDIR",
@@ -78,7 +78,6 @@ __all__ = [
     "format_of",
     "lazy_workspace",
     "load_profile",
-    "openai_messages",
     "profile_of",
     "run_agent",
     "session_schemas",

@@ -16,10 +16,11 @@ from etude.harness.context.nudges import Nudges
 from etude.harness.context.profile import Profile
 from etude.harness.outcome import Budgets, Outcome
 from etude.harness.parallel import run_in_call_order
-from etude.harness.policy import ContextFull, Conversation, Message, Policy, PolicyError, Role, ToolCall, Turn
+from etude.harness.policy import ContextFull, Policy, PolicyError
 from etude.harness.toolbox import Toolbox
 from etude.harness.tools.context import Output
 from etude.sandbox.contract import SandboxError
+from etude.trace.conversation.messages import Conversation, Message, Role, ToolCall, Turn
 from etude.trace.trace import StopCause, ToolEvent, TraceUsage
 
 

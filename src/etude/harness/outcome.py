@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from etude.harness.policy import Conversation, Turn
+from etude.trace.conversation.messages import Conversation, Turn
 from etude.trace.trace import StopCause, ToolEvent, TraceUsage
 
 _MILLION = 1e6

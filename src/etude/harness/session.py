@@ -22,7 +22,7 @@ from etude.harness.from_recipe import budgets_of, limits_text, profile_of, tool_
 from etude.harness.loop import Observer, run_agent
 from etude.harness.outcome import Outcome
 from etude.harness.permissions import Permissions
-from etude.harness.policy import Conversation, Message, Policy, Role
+from etude.harness.policy import Policy
 from etude.harness.sessions.log import SessionLog
 from etude.harness.sessions.record import SessionRecord
 from etude.harness.sessions.replay import REBASED, SavedSession
@@ -36,6 +36,7 @@ from etude.harness.workspaces.workspace import TOO_LARGE, WORKDIR, OverlayWorksp
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
 from etude.sandbox import limits_of
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes
+from etude.trace.conversation.messages import Conversation, Message, Role
 from etude.trace.trace import StopCause, TraceUsage
 
 ON_THE_HOST = "commands run on the user's own machine, in the user's own files; the user is asked before each change"

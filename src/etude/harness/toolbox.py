@@ -14,12 +14,12 @@ from etude.harness.context.output_limit import Count, cut_end, cut_middle
 from etude.harness.context.profile import Profile
 from etude.harness.external_services import ExternalServices
 from etude.harness.parallel import CallScope
-from etude.harness.policy import ToolCall
 from etude.harness.schema import BadArguments, SchemaError, ToolSchema
 from etude.harness.tools import BUILTIN
 from etude.harness.tools.context import Output, Tool, ToolContext, ToolLimits, ToolProblem
 from etude.harness.workspaces.workspace import NoShell, OutsideWorkspace, Workspace, clean_path
 from etude.sandbox.contract import RequestRefused
+from etude.trace.conversation.messages import ToolCall
 
 
 @dataclass(slots=True)

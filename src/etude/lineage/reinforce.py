@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from etude.cluster import Supervised
+from etude.engine.open import engine_service
 from etude.journal import RunPaths, append_rows, drop_torn_line, read_metrics, write_atomically
 from etude.lineage.context import RunContext
 from etude.lineage.prepare import require_held_out, usable_tasks
@@ -186,20 +187,18 @@ async def start_engine(
     versions. By default it uses one thread (engine.threads): sandboxes and grading need cores too, and were slower when
     the engine of a small model used all."""
     recipe, compute = context.recipe, context.compute()
-    return await context.start(
-        name,
-        "etude.engine.builtin.service:EngineService",
-        str(model),
-        recipe.engine.model_dump(mode="json"),
-        compute.dtype_name,
-        recipe.engine.threads or compute.threads,
-        store,
-        version,
-        False,
-        recipe.precision.model_dump(mode="json"),
-        recipe.lora.model_dump(mode="json") if store else None,
-        compute.device,
+    service, arguments = engine_service(
+        model,
+        recipe.engine,
+        dtype=compute.dtype_name,
+        threads=recipe.engine.threads or compute.threads,
+        store=store,
+        version=version,
+        precision=recipe.precision,
+        lora=recipe.lora if store else None,
+        device=compute.device,
     )
+    return await context.start(name, service, *arguments)
 
 
 async def start_worker(context: RunContext, engine: Supervised, name: str, splits: tuple[str, ...]) -> Supervised:

@@ -154,7 +154,7 @@ class HarnessRecipe(Section):
 
 
 class EngineRecipe(Section):
-    LATER: ClassVar[frozenset[str]] = frozenset({"gpu_gib"})
+    LATER: ClassVar[frozenset[str]] = frozenset({"gpu_gib", "cache_at_swap"})
     FITTING: ClassVar[frozenset[str]] = frozenset({"slots", "cache_slots"})
     COMPARED: ClassVar[frozenset[str]] = FITTING
 
@@ -168,6 +168,11 @@ class EngineRecipe(Section):
     than drafts save."""
     cache_slots: int = Field(256, ge=0)
     """Number of finished sequences whose KV cache is kept, so that later prompts can reuse their prefixes."""
+    cache_at_swap: Literal["reset", "salt", "keep"] = "reset"
+    """What happens to cached prefixes when new weights arrive. "reset" drops them: a request sent afterwards reads
+    nothing that older weights computed. "salt" lets conversations that have begun go on with their own, while new ones
+    read nothing older than themselves. "keep" lets every request read entries of any version. The last two save
+    computing, at the price of log-probs further from the trainer's."""
     threads: int = Field(1, ge=0)
     """Number of CPU threads of the engine; 0 means one per available core."""
     gpu_gib: float = Field(0.0, ge=0)

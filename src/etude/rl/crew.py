@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from etude.cluster import Cluster, ClusterError, Supervised, start_supervised
+from etude.engine.open import engine_service
 from etude.engine.remote import RemoteEngine
 from etude.journal import Journal, RunPaths
 from etude.recipe import Recipe
@@ -75,20 +76,18 @@ async def gather_crew(
 
     trainer_compute = replace(compute, threads=every if sync else recipe.rl.trainer_threads or every)
     trainer = await start("trainer", "etude.rl.trainer:RlTrainer", root, plain, asdict(trainer_compute), store)
-    engine = await start(
-        "engine",
-        "etude.engine.builtin.service:EngineService",
-        str(paths.model(recipe.before("rl"))),
-        recipe.engine.model_dump(mode="json"),
-        compute.dtype_name,
-        every if sync else recipe.engine.threads or every,
-        store,
-        0,
-        sync,
-        plain["precision"],
-        plain["lora"],
-        compute.device,
+    service, arguments = engine_service(
+        paths.model(recipe.before("rl")),
+        recipe.engine,
+        dtype=compute.dtype_name,
+        threads=every if sync else recipe.engine.threads or every,
+        store=store,
+        lockstep=sync,
+        precision=recipe.precision,
+        lora=recipe.lora,
+        device=compute.device,
     )
+    engine = await start("engine", service, *arguments)
     workers = [await start_worker(f"worker-{number}", "train") for number in range(recipe.rl.workers)]
     evaluator = None if recipe.rl.evaluate_after else await start_worker("evaluator", "dev")
     rollouts = RemoteEngine(engine.remote, recipe.cluster, lockstep=sync)

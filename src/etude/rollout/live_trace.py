@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from etude.harness.loop import Observer
-from etude.harness.policies.openai_messages import THINKING, openai_messages
-from etude.harness.policy import Conversation, Message, Turn
+from etude.trace.conversation.messages import Conversation, Message, Turn
+from etude.trace.conversation.openai_messages import THINKING, openai_messages
 from etude.trace.live import LiveTrace
 from etude.trace.trace import ToolEvent, TraceUsage
 

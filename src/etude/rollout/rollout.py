@@ -15,8 +15,7 @@ from etude.cluster.contract import ClusterError
 from etude.engine.protocol import EngineError
 from etude.harness.loop import run_agent
 from etude.harness.outcome import Outcome
-from etude.harness.policies.openai_messages import whole_chain
-from etude.harness.policy import Conversation, Policy, PolicyError
+from etude.harness.policy import Policy, PolicyError
 from etude.harness.toolbox import Toolbox
 from etude.harness.workspaces.workspace import Workspace
 from etude.rollout.job import RolloutJob, RolloutResult
@@ -26,6 +25,8 @@ from etude.sandbox.contract import SandboxError
 from etude.tasks.task import Task
 from etude.tasks.verdict import Judgement, Verdict
 from etude.trace.builder import TraceBuilder
+from etude.trace.conversation.messages import Conversation
+from etude.trace.conversation.openai_messages import whole_chain
 from etude.trace.trace import StopCause, Trace
 
 INFRASTRUCTURE = (PolicyError, SandboxError, EngineError, ClusterError)

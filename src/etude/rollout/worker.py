@@ -8,13 +8,22 @@ A worker may read tasks only of the splits it is started with.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from etude.cluster.contract import Remote
-from etude.engine.protocol import Engine, EngineError, EngineInfo, EngineStats, GenerateRequest, Generation
+from etude.engine.protocol import (
+    Engine,
+    EngineError,
+    EngineInfo,
+    EngineOutOfMemory,
+    EngineStats,
+    GenerateRequest,
+    Generation,
+)
 from etude.engine.remote import RemoteEngine
 from etude.harness.from_recipe import format_of
 from etude.harness.policies.token import TokenPolicy, TokenSampling
@@ -116,7 +125,12 @@ class WaitedEngine:
 
     async def generate(self, request: GenerateRequest) -> Generation:
         with self._journal.waiting(on="engine", deadline=self._deadline):
-            return await self._engine.generate(request)
+            try:
+                return await self._engine.generate(request)
+            except EngineOutOfMemory:
+                # No rollout failed: the driver asks for the engine's state, ends the run and says what to change.
+                await asyncio.sleep(self._deadline)
+                raise
 
     async def info(self) -> EngineInfo:
         return await self._engine.info()

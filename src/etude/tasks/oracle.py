@@ -12,12 +12,13 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from etude.harness.policy import Conversation, Message, PolicyError, Role, ToolCall, Turn
+from etude.harness.policy import PolicyError
 from etude.harness.schema import builtin_schema
 from etude.tasks.diff import parse_diff
 from etude.tasks.gate import reference_diff
 from etude.tasks.task import Split, Task
 from etude.text.calls import format_call, numbered_lines, parse_call
+from etude.trace.conversation.messages import Conversation, Message, Role, ToolCall, Turn
 
 CHECK_COMMAND = "python check.py"
 _FILE = re.compile(r"\b[a-z_]+\.py\b")

@@ -31,7 +31,7 @@ from etude.bench import (
 )
 from etude.cli.bench.contestants import SLOTS, contestant, unopened
 from etude.cli.bench.find_models import LocalModel, ModelOptions
-from etude.engine.builtin.service import EngineService
+from etude.engine.open import open_engine
 from etude.harness import Policy, TokenPolicy, TokenSampling
 from etude.model import compute_with, load_hf, serve
 from etude.pretrain.measure import window_nats
@@ -103,7 +103,9 @@ async def open_local(
     open_policy: Callable[[str], Policy]
     context = context_for(model, prompts, thinking)
     recipe = EngineRecipe(slots=SLOTS, cache_slots=SLOTS, context=context, speculate="never", threads=compute.threads)
-    engine = EngineService(model.folder, recipe, compute.dtype_name, precision=model.precision)
+    engine = open_engine(
+        model.folder, recipe, dtype=compute.dtype_name, threads=recipe.threads, precision=model.precision
+    )
     if model.form is None:
         open_policy = partial(_plain, PlainPolicy(engine, model.tokenizer, context, model.end, model.name))
     else:

@@ -4,6 +4,6 @@ Every engine has a folder like this one; a run starts the service in the folder'
 the contract suite in tests/contract.
 """
 
-from etude.engine.builtin.engine import Answer, BuiltinEngine, Failure
+from etude.engine.builtin.engine import Answer, BuiltinEngine
 
-__all__ = ["Answer", "BuiltinEngine", "Failure"]
+__all__ = ["Answer", "BuiltinEngine"]

@@ -25,8 +25,11 @@ from etude.engine.protocol import (
     EngineError,
     EngineInfo,
     EngineStats,
+    FloatArray,
     GenerateRequest,
     Generation,
+    IntArray,
+    Refusal,
     StopReason,
     UpdateRefused,
     Usage,
@@ -40,15 +43,7 @@ DRAFTED_SLOTS = 8
 """Maximum number of slots for which `speculate = "auto"` drafts. With more, drafting was slower (measured on CPUs)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The answer to a request that the engine could not serve."""
-
-    id: str
-    error: EngineError
-
-
-Answer = Generation | Failure
+Answer = Generation | Refusal
 
 
 @dataclass(slots=True)
@@ -83,6 +78,8 @@ class BuiltinEngine:
             context=recipe.context,
             lookahead=int(self.drafting),
             lockstep=lockstep,
+            cache_at_swap=recipe.cache_at_swap,
+            version=version,
         )
         dtype = model.embed_tokens.weight.dtype
         self._device = model.embed_tokens.weight.device
@@ -135,6 +132,13 @@ class BuiltinEngine:
         orphan = self._scheduler.close(conversation)
         return None if orphan is None else self._rows.empty_generation(orphan, self._tickets.pop(orphan.id).usage)
 
+    def sampled_since(self, request_id: str, start: int) -> tuple[IntArray, FloatArray, IntArray] | None:
+        """Return tokens, log-probs and versions of a running request from its token `start` on; None if the request
+        does not run."""
+        if (row := self._scheduler.running_row(request_id)) is None:
+            return None
+        return self._rows.sampled_since(row, start)
+
     def abort(self, request_id: str) -> Answer | None:
         """Abort a request, and return its answer with the tokens sampled so far. None if no such request is in
         flight."""
@@ -168,7 +172,7 @@ class BuiltinEngine:
         except WeightsError as error:
             raise UpdateRefused(f"version {version} does not fit the engine's model: {error}") from error
         prepare(self._model)
-        self._scheduler.swapped()
+        self._scheduler.swapped(version)
         self.counters.version = version
         self.counters.swaps += 1
         self.counters.deltas_applied += int(delta)
@@ -235,7 +239,7 @@ class BuiltinEngine:
             request, reused = admission.request, admission.reused
             ticket = self._tickets[request.id]
             ticket.usage.seconds_waiting, ticket.since = now - ticket.since, now
-            ticket.usage.cached_tokens = reused
+            ticket.usage.cached_tokens, ticket.usage.cached_version = reused, admission.oldest
             self.counters.cached_tokens += reused
             self.counters.prefilled_tokens += request.prompt.size - 1 - reused
             self._rows.begin(admission.row, request, reused)
@@ -353,7 +357,7 @@ class BuiltinEngine:
         error = EngineError(
             f"request {request_id}: version {self.counters.version} computed logits that are not finite"
         )
-        return [] if ticket.abandoned else [Failure(request_id, error)]
+        return [] if ticket.abandoned else [Refusal(request_id, error)]
 
     def _keep(self, indices: Ints) -> None:
         """Keep only the live rows at these indices."""

@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.engine.protocol import (
+    UNKNOWN_EXPERT,
     ExpertArray,
+    FloatArray,
     GenerateRequest,
     Generation,
     IntArray,
     StopReason,
     Usage,
 )
-from etude.trace import UNKNOWN_EXPERT
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -71,21 +72,28 @@ class Rows:
         self.logprobs[rows_b, positions_b] = logprobs_b
         self.versions[rows_b, positions_b] = version
 
-    def sampled(self, row: int) -> IntArray:
-        return self.tokens[row, self.prompt[row] : self.position[row] + 1].astype(np.int32)
+    def sampled_since(self, row: int, start: int) -> tuple[IntArray, FloatArray, IntArray]:
+        """Return tokens, log-probs and versions that the row's request sampled, from its token `start` on."""
+        part = slice(int(self.prompt[row]) + start, int(self.position[row]) + 1)
+        return (
+            self.tokens[row, part].astype(np.int32),
+            self.logprobs[row, part].copy(),
+            self.versions[row, part].copy(),
+        )
 
     def generation(self, row: int, request: GenerateRequest, stop: StopReason, usage: Usage) -> Generation:
-        begin, end = int(self.prompt[row]), int(self.position[row]) + 1
+        end = int(self.position[row]) + 1
         usage.drafted, usage.accepted = int(self.drafted[row]), int(self.accepted[row])
         experts: ExpertArray | None = None
         if self.experts.shape[2]:
             experts = self.experts[row, request.experts_from : end].copy()
             experts[-1:] = UNKNOWN_EXPERT
+        tokens, logprobs, versions = self.sampled_since(row, 0)
         return Generation(
             id=request.id,
-            tokens=self.sampled(row),
-            logprobs=self.logprobs[row, begin:end].copy(),
-            versions=self.versions[row, begin:end].copy(),
+            tokens=tokens,
+            logprobs=logprobs,
+            versions=versions,
             stop=stop,
             experts=experts,
             experts_from=request.experts_from,

@@ -6,7 +6,9 @@ Invariants (property-tested over any order of arrivals, ends, aborts and swaps):
 - if slots are free, waiting requests begin in order of arrival: at least the first one, and as many others as slots and
   `TOKENS_AT_ONCE` allow. Only a request whose prefix another request is about to compute waits one step longer, and
   then reuses that prefix;
-- a request that begins after a weight swap (`swapped`) reuses nothing from a row that older weights wrote to.
+- a request that begins after a weight swap (`swapped`) reuses only rows that the policy `cache_at_swap` allows: under
+  "reset" no row that older weights wrote to, under "salt" only rows of conversations that began with the same version
+  as its own, under "keep" any row.
 
 There are `slots + cache_slots` rows. The row of a finished request stays cached; if more than `cache_slots` rows are
 cached, the least recently used one is dropped. So a row is free whenever a request may begin.
@@ -24,6 +26,7 @@ from numpy.typing import NDArray
 
 from etude.engine.builtin.lockstep import Rounds
 from etude.engine.builtin.prefix import Match, PrefixTable
+from etude.engine.namespaces import CacheAtSwap, Namespaces
 from etude.engine.protocol import EngineError, GenerateRequest, IntArray
 
 WORTH_A_STEP = 16
@@ -42,6 +45,8 @@ class Admission:
     source: int
     """Row from which the first `reused` positions are copied; `row` itself if nothing has to be copied."""
     reused: int
+    oldest: int = -1
+    """Oldest version that computed one of these positions; -1 if none is reused."""
 
 
 class Aborted(StrEnum):
@@ -67,7 +72,15 @@ class _Running:
 
 class Scheduler:
     def __init__(
-        self, *, slots: int, cache_slots: int, context: int, lookahead: int = 0, lockstep: bool = False
+        self,
+        *,
+        slots: int,
+        cache_slots: int,
+        context: int,
+        lookahead: int = 0,
+        lockstep: bool = False,
+        cache_at_swap: CacheAtSwap = "reset",
+        version: int = 0,
     ) -> None:
         self._slots = slots
         self._cache_slots = cache_slots
@@ -80,6 +93,12 @@ class Scheduler:
         self._rounds = Rounds() if lockstep else None
         self._queue: deque[GenerateRequest] = self._rounds.queue if self._rounds else deque()
         self._epoch = 0
+        self._version = version
+        self._oldest: NDArray[np.int64] = np.full(self.rows, -1)
+        """The version that computed each row's first position. Positions are computed in order, so no version in the
+        row is older."""
+        self._spaces = Namespaces(cache_at_swap)
+        self._resets = cache_at_swap == "reset"
 
     @property
     def in_round(self) -> bool:
@@ -116,6 +135,7 @@ class Scheduler:
         if self._rounds:
             return self._rounds.close(conversation)
         self._demote(conversation)
+        self._spaces.forget(conversation)
         return None
 
     def abort(self, request_id: str) -> Aborted:
@@ -135,6 +155,7 @@ class Scheduler:
         if self._rounds and not self._running and not self._queue:
             for conversation in self._rounds.begin() or ():
                 self._demote(conversation)
+                self._spaces.forget(conversation)
         unsettled = np.zeros(self.rows, np.bool_)
         admissions: list[Admission] = []
         later: list[GenerateRequest] = []
@@ -155,9 +176,9 @@ class Scheduler:
         return admissions
 
     def finish(self, request_id: str, sampled: IntArray) -> None:
-        """End a request and cache its row, unless weights were swapped while it ran."""
+        """End a request and cache its row, unless weights were swapped while it ran and caches are reset then."""
         ended = self._running.pop(request_id)
-        if ended.epoch != self._epoch:
+        if self._resets and ended.epoch != self._epoch:
             self._release(ended.row)
             return
         self.prefixes.extend(ended.row, sampled)
@@ -172,13 +193,21 @@ class Scheduler:
         """End a running request whose row must not be reused."""
         self._release(self._running.pop(request_id).row)
 
-    def swapped(self) -> None:
-        """Make requests that begin from now on reuse nothing that older weights computed."""
+    def swapped(self, version: int) -> None:
+        """Weights of this version are used from now on. If caches are reset then, requests that begin from now on reuse
+        nothing that older weights computed."""
         self._epoch += 1
+        self._version = version
+        if not self._resets:
+            return
         for row in list(self._cached):
             self._drop(row)
         for running in self._running.values():
             self.prefixes.forget(running.row)
+
+    def running_row(self, request_id: str) -> int | None:
+        running = self._running.get(request_id)
+        return None if running is None else running.row
 
     def row(self, request_id: str) -> int:
         if request_id not in self._running:
@@ -186,8 +215,10 @@ class Scheduler:
         return self._running[request_id].row
 
     def _match(self, request: GenerateRequest, unsettled: NDArray[np.bool_]) -> Match:
-        own = self._row_of.get(request.conversation)
-        return self.prefixes.longest(request.prompt, unsettled=unsettled, worth=WORTH_A_STEP, preferred=own)
+        own, space = self._row_of.get(request.conversation), self._spaces.of(request.conversation, self._version)
+        return self.prefixes.longest(
+            request.prompt, unsettled=unsettled, worth=WORTH_A_STEP, preferred=own, space=space
+        )
 
     def _admit_one(self, request: GenerateRequest, match: Match) -> Admission:
         """Begin a request in its conversation's cached row, if the prompt continues that row, else in a free row."""
@@ -203,9 +234,11 @@ class Scheduler:
                 self._cached.move_to_end(source)
         if match.reused == 0:
             source = row
+        oldest = int(self._oldest[source]) if match.reused else -1
+        self._oldest[row] = oldest if match.reused else self._version
         self._running[request.id] = _Running(request, row, self._epoch)
-        self.prefixes.begin(row, request.prompt)
-        return Admission(request, row, source, match.reused)
+        self.prefixes.begin(row, request.prompt, self._spaces.of(request.conversation, self._version))
+        return Admission(request, row, source, match.reused, oldest)
 
     def _demote(self, conversation: str) -> None:
         """Make the conversation's cached row the first to be dropped."""

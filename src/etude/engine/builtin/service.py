@@ -15,23 +15,27 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from etude.engine.builtin.engine import Answer, BuiltinEngine, Failure
+from etude.engine.builtin.engine import Answer, BuiltinEngine
 from etude.engine.builtin.memory import told
+from etude.engine.builtin.streaming import Streaming
 from etude.engine.protocol import (
+    Delivery,
     EngineError,
     EngineInfo,
+    EngineOutOfMemory,
     EngineStats,
     GenerateRequest,
     Generation,
+    Refusal,
     UpdateRefused,
 )
 from etude.model import begin_adapters, compute_with, load_hf, serve, survey
@@ -138,6 +142,14 @@ class EngineService:
             self._commands.put(lambda loop: loop.abandon(request.id, answer))
             raise
 
+    async def begin(self, request: GenerateRequest, consumer: str, *, first: bool) -> None:
+        await self._ask(lambda loop: loop.begin(request, consumer, first=first), always=True)
+
+    async def pull(self, consumer: str, after: int, *, wait: float = 5.0, every: float = 0.05) -> Delivery:
+        answer: Future[Delivery] = Future()
+        self._send(lambda loop: loop.streaming.pull(consumer, after, wait, every, answer))
+        return await asyncio.wrap_future(answer)
+
     async def abort(self, request_id: str) -> None:
         await self._ask(lambda loop: loop.abort(request_id))
 
@@ -181,10 +193,11 @@ class EngineService:
         if not self._thread.is_alive():
             raise EngineError("the engine was shut down")
 
-    async def _ask(self, command: Callable[[_Loop], T], *, between_rounds: bool = False) -> T:
-        """Run a command on the decode thread; with `between_rounds`, in lockstep mode, between two rounds."""
+    async def _ask(self, command: Callable[[_Loop], T], *, between_rounds: bool = False, always: bool = False) -> T:
+        """Run a command on the decode thread; with `between_rounds`, in lockstep mode, between two rounds; with
+        `always`, also if the loop serves no more requests."""
         answer: Future[T] = Future()
-        self._send(lambda loop: loop.carry_out(command, answer, between_rounds=between_rounds))
+        self._send(lambda loop: loop.carry_out(command, answer, between_rounds=between_rounds, always=always))
         return await asyncio.wrap_future(answer)
 
 
@@ -213,7 +226,9 @@ class _Loop:
         self.engine, self._short = engine, short
         self.commands: SimpleQueue[Callable[[_Loop], None] | None] = SimpleQueue()
         self._threads = threads
+        self.streaming = Streaming(engine, time.monotonic)
         self._waiters: dict[str, tuple[GenerateRequest, list[Future[Generation]]]] = {}
+        """The requests in flight, and those who wait for their answers. Streamed requests may have nobody here."""
         self._between_rounds: list[Callable[[], None]] = []
         self._busy = self._idle = 0.0
         self._end_reason = ""
@@ -221,9 +236,8 @@ class _Loop:
         self._shortage: OutOfMemory | None = None
 
     def run(self) -> None:
-        """Decode until the command None arrives. If the engine fails, answer every later command with the error. If
-        it runs out of memory, requests remain unanswered: no rollout failed, and the driver, which asks for the state,
-        ends the run."""
+        """Decode until the command None arrives. If the engine fails, or runs out of memory, answer every later command
+        with the error."""
         torch.set_num_threads(self._threads)  # applies to the calling thread only
         try:
             while self._run_commands():
@@ -232,49 +246,61 @@ class _Loop:
                     answers = self.engine.step()
                 for answer in answers:
                     self._answer(answer)
+                self._deliver()
                 self._busy += time.monotonic() - start
-        except OutOfMemory as error:
-            log.exception("the decode loop failed")
-            self._end_reason, self._shortage = str(error), error
-            while (command := self.commands.get()) is not None:
-                command(self)
         except Exception as error:
             log.exception("the decode loop failed")
-            self._refuse_everything(f"the decode loop failed: {type(error).__name__}: {error}")
-            while (command := self.commands.get()) is not None:
-                command(self)
-        self._refuse_everything("the engine was shut down")
+            if isinstance(error, OutOfMemory):
+                self._shortage = error
+                self._refuse_everything(str(error))
+            else:
+                self._refuse_everything(f"the decode loop failed: {type(error).__name__}: {error}")
+            self._serve_without_engine()
+        self._refuse_everything(self._end_reason or "the engine was shut down")
         while not self.commands.empty():
             if (command := self.commands.get()) is not None:
                 command(self)
+        self._deliver()
+        self.streaming.close(self._refused())
 
     def submit(self, request: GenerateRequest, answer: Future[Generation]) -> None:
         """Submit a request, or join the same request in flight."""
-        known = self._waiters.get(request.id)
-        if self._end_reason:
-            if self._shortage is None:
-                answer.set_exception(EngineError(f"request {request.id}: {self._end_reason}"))
-            return
-        if known is not None:
-            if _same(known[0], request):
-                known[1].append(answer)
-            else:
-                answer.set_exception(EngineError(f"request {request.id} is in flight with another prompt or sampling"))
-            return
         try:
-            self.engine.submit(request)
+            self._queue(request).append(answer)
         except EngineError as error:
             answer.set_exception(error)
-        else:
-            self._waiters[request.id] = (request, [answer])
+
+    def begin(self, request: GenerateRequest, consumer: str, *, first: bool) -> None:
+        """Submit a request whose tokens are streamed to a consumer."""
+        if self.streaming.begin(request.id, consumer, first=first):
+            try:
+                self._queue(request)
+            except EngineError as error:
+                self.streaming.end(Refusal(request.id, error))
+
+    def _queue(self, request: GenerateRequest) -> list[Future[Generation]]:
+        """Submit a request, unless it is in flight already. Return the list of those who wait for its answer."""
+        if self._end_reason:
+            raise self._refused(f"request {request.id}: ")
+        known = self._waiters.get(request.id)
+        if known is None:
+            self.engine.submit(request)
+            known = self._waiters[request.id] = (request, [])
+        elif not _same(known[0], request):
+            raise EngineError(f"request {request.id} is in flight with another prompt or sampling")
+        return known[1]
 
     def abandon(self, request_id: str, answer: Future[Generation]) -> None:
         """Forget a caller that no longer waits for a request, and abort the request if no other caller waits for it."""
-        request, waiting = self._waiters.get(request_id, (None, []))
+        _, waiting = self._waiters.get(request_id, (None, []))
         if answer in waiting:
             waiting.remove(answer)
-            if request is not None and not waiting:
-                self.abort(request_id)
+            self._abort_unheard(request_id)
+
+    def _abort_unheard(self, request_id: str) -> None:
+        """Abort a request if nobody waits for it."""
+        if request_id in self._waiters and not self._waiters[request_id][1] and not self.streaming.holds(request_id):
+            self.abort(request_id)
 
     def abort(self, request_id: str) -> None:
         if (answer := self.engine.abort(request_id)) is not None:
@@ -289,14 +315,16 @@ class _Loop:
         stats.seconds_busy, stats.seconds_idle = self._busy, self._idle
         return stats
 
-    def carry_out(self, command: Callable[[_Loop], T], answer: Future[T], *, between_rounds: bool) -> None:
+    def carry_out(
+        self, command: Callable[[_Loop], T], answer: Future[T], *, between_rounds: bool, always: bool
+    ) -> None:
         """Run a command and answer with its result. `between_rounds` defers it to the end of a lockstep round."""
 
         def run() -> None:
             if not answer.set_running_or_notify_cancel():
                 return
             try:
-                if self._end_reason:
+                if self._end_reason and not always:
                     raise self._shortage or EngineError(self._end_reason)
                 answer.set_result(command(self))
             except (EngineError, OutOfMemory) as error:
@@ -318,18 +346,41 @@ class _Loop:
             if self.engine.busy and self.commands.empty():
                 return True
             start = time.monotonic()
-            command = self.commands.get()
+            try:
+                command = self._next_command()
+            except Empty:
+                command = _nothing
             self._idle += time.monotonic() - start
             if command is None:
                 return False
             command(self)
+            self._deliver()
+
+    def _next_command(self) -> Callable[[_Loop], None] | None:
+        """Wait for a command. Raises Empty when a pull has to be answered though none came."""
+        until = self.streaming.next_time
+        return self.commands.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+
+    def _serve_without_engine(self) -> None:
+        while True:
+            self._deliver()
+            with suppress(Empty):
+                command = self._next_command()
+                if command is None:
+                    return
+                command(self)
+
+    def _deliver(self) -> None:
+        for request_id in self.streaming.deliver():
+            self._abort_unheard(request_id)
 
     def _answer(self, answer: Answer) -> None:
         _, waiting = self._waiters.pop(answer.id)
+        self.streaming.end(answer)
         for future in waiting:
             if not future.set_running_or_notify_cancel():
                 continue
-            if isinstance(answer, Failure):
+            if isinstance(answer, Refusal):
                 future.set_exception(answer.error)
             else:
                 future.set_result(answer)
@@ -337,13 +388,20 @@ class _Loop:
     def _refuse_everything(self, reason: str) -> None:
         """Fail all requests in flight, pending commands and later calls, so that no caller waits forever."""
         self._end_reason = reason
-        for request_id, (_, waiting) in self._waiters.items():
-            for future in waiting:
-                if future.set_running_or_notify_cancel():
-                    future.set_exception(EngineError(f"request {request_id}: {reason}"))
-        self._waiters.clear()
+        for request_id in list(self._waiters):
+            self._answer(Refusal(request_id, self._refused(f"request {request_id}: ")))
         while self._between_rounds:
             self._between_rounds.pop()()
+        self._deliver()
+
+    def _refused(self, prefix: str = "") -> EngineError:
+        """Return the error of a request that the ended loop does not serve."""
+        kind = EngineError if self._shortage is None else EngineOutOfMemory
+        return kind(prefix + self._end_reason)
+
+
+def _nothing(loop: _Loop) -> None:
+    pass
 
 
 def _same(one: GenerateRequest, other: GenerateRequest) -> bool:

@@ -17,11 +17,11 @@ from etude.harness.background.applying import Changes, count_lines
 from etude.harness.background.locks import is_held, take_lock
 from etude.harness.background.queue import LOCK, Queue
 from etude.harness.background.request import Ended, Order, agent_folders, is_agent, read_ended, read_order
-from etude.harness.policy import Role
 from etude.harness.sessions import SavedSession, SessionError, load_session
 from etude.harness.sessions.record import LOG
 from etude.harness.workspaces.workspace import TOO_LARGE
 from etude.trace import StopCause
+from etude.trace.conversation.messages import Role
 
 
 class AgentState(StrEnum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from etude.harness.context.profile import Profile
-from etude.harness.policy import Turn
+from etude.trace.conversation.messages import Turn
 from etude.trace.trace import ToolEvent
 
 SILENCES = 2

@@ -13,8 +13,8 @@ from importlib import resources
 from string import Formatter
 
 from etude.harness.context.prompt_facts import Surroundings
-from etude.harness.policy import Conversation, Message, Role
 from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
+from etude.trace.conversation.messages import Conversation, Message, Role
 
 MOST_READ = 40
 FACTS = frozenset({"system", "limits", "status", "recent", "rules"})

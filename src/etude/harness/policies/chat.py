@@ -19,9 +19,10 @@ from typing import Any
 import httpx
 
 from etude.harness.policies.chat_stream import Assembly, OnPiece, Piece, StreamBroken, events
-from etude.harness.policies.openai_messages import THINKING, openai_messages
-from etude.harness.policy import ContextFull, Conversation, PolicyError, ToolCall, Turn
+from etude.harness.policy import ContextFull, PolicyError
 from etude.harness.schema import ToolSchema
+from etude.trace.conversation.messages import Conversation, ToolCall, Turn
+from etude.trace.conversation.openai_messages import THINKING, openai_messages
 
 _CHARACTERS_PER_TOKEN = 4
 _REFUSES = (400, 404, 405, 415, 422, 501)

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from etude.harness.policies.transcript import Transcript
-from etude.harness.policies.turn_tokens import calls_in, parse_turn, written_turn
-from etude.harness.policy import ContextFull, Conversation, Policy, Turn
+from etude.harness.policy import ContextFull, Policy
 from etude.harness.schema import ToolSchema
 from etude.text.format import Format
 from etude.trace.builder import TraceBuilder
+from etude.trace.conversation.messages import Conversation, Turn
+from etude.trace.conversation.transcript import Transcript
+from etude.trace.conversation.turn_tokens import calls_in, parse_turn, written_turn
 from etude.trace.trace import UNSAMPLED_VERSION
 
 

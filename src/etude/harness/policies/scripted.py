@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from etude.harness.context.profile import Profile
-from etude.harness.policy import Conversation, PolicyError, ToolCall, Turn
+from etude.harness.policy import PolicyError
 from etude.text.calls import call_name, parse_call
+from etude.trace.conversation.messages import Conversation, ToolCall, Turn
 
 Step = Turn | str | Callable[[Conversation], Turn | str]
 """One step of a script: a turn, or a text that is parsed into a turn (lines that begin with "> " are calls), or a

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from etude.engine.protocol import ContextExceeded, Engine, EngineError, GenerateRequest, Sampling
-from etude.harness.policies.transcript import Transcript
-from etude.harness.policies.turn_tokens import parse_turn
-from etude.harness.policy import ContextFull, Conversation, PolicyError, Turn
+from etude.harness.policy import ContextFull, PolicyError
 from etude.harness.schema import ToolSchema
 from etude.text.format import Format
 from etude.trace.builder import TraceBuilder
+from etude.trace.conversation.messages import Conversation, Turn
+from etude.trace.conversation.transcript import Transcript
+from etude.trace.conversation.turn_tokens import parse_turn
 
 
 @dataclass(frozen=True, slots=True)

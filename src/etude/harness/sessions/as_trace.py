@@ -11,10 +11,10 @@ from typing import Any
 
 from etude.harness.context.profile import load_profile
 from etude.harness.editing.diff import binary_changes, unified_diff
-from etude.harness.policies.openai_messages import chain_of, whole_chain
-from etude.harness.policy import Role
 from etude.harness.schema import SchemaError
 from etude.harness.sessions.replay import SavedSession
+from etude.trace.conversation.messages import Role
+from etude.trace.conversation.openai_messages import chain_of, whole_chain
 from etude.trace.steps import read_steps
 from etude.trace.trace import Segment, StopCause, Trace
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from etude.harness.loop import Observer
-from etude.harness.policy import Conversation, Message, Turn
 from etude.harness.sessions.record import SessionRecord
 from etude.harness.toolbox import Toolbox
 from etude.harness.workspaces.workspace import OverlayWorkspace
+from etude.trace.conversation.messages import Conversation, Message, Turn
 from etude.trace.trace import ToolEvent, TraceUsage
 
 

@@ -26,10 +26,10 @@ from typing import Any
 
 import zstandard
 
-from etude.harness.policy import Conversation, Message, ToolCall, Turn
 from etude.harness.sessions.timing import Clock
 from etude.journal.files import disk_problem
 from etude.trace.builder import TraceBuilder
+from etude.trace.conversation.messages import Conversation, Message, ToolCall, Turn
 from etude.trace.steps import StepsFile
 from etude.trace.trace import ToolEvent, TraceUsage
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import zstandard
 
-from etude.harness.policy import Conversation, Message, Role, ToolCall, Turn
 from etude.harness.sessions.record import BLOBS, FORMAT, LOG, STEPS, SessionError, SessionRecord, digest_of
+from etude.trace.conversation.messages import Conversation, Message, Role, ToolCall, Turn
 from etude.trace.trace import ToolEvent, TraceUsage
 
 REBASED = "rebased"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from etude.harness.policy import Message, ToolCall, Turn
 from etude.text.calls import CallSchema
 from etude.text.format import Format
+from etude.trace.conversation.messages import Message, ToolCall, Turn
 
 CUT_OFF = "cut off"
 """Value of `ToolCall.problem` for a call that the token limit cut off. Such a call is not run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from etude.harness.policy import Conversation, Message, Role, ToolCall
+from etude.trace.conversation.messages import Conversation, Message, Role, ToolCall
 
 NOT_CARRIED_OUT = "(not carried out)"
 """Text of the tool message for a call that was never run, because the run ended before."""

@@ -10,17 +10,16 @@ an earlier message, as after an interrupted summary (`SegmentKind.FORK`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, groupby
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.harness.policies.turn_tokens import calls_in, written_turn
-from etude.harness.policy import Conversation, Message, Role, Turn
 from etude.text.calls import CallSchema
-from etude.text.format import Exchange, Format, following
+from etude.text.format import Exchange, Format
 from etude.trace.builder import TraceBuilder
+from etude.trace.conversation.encoding import ConversationEncoder, ids_of
+from etude.trace.conversation.messages import Conversation, Message
 from etude.trace.trace import SegmentKind
 
 
@@ -38,14 +37,13 @@ class _Next(NamedTuple):
 
     @property
     def prompt(self) -> list[int]:
-        return [*_flat(self.exchanges), *self.given]
+        return [*ids_of(self.exchanges), *self.given]
 
 
 class Transcript:
     def __init__(self, form: Format, recorder: TraceBuilder, schemas: Mapping[str, CallSchema]) -> None:
-        self._form = form
+        self._encoder = ConversationEncoder(form, schemas)
         self._recorder = recorder
-        self._schemas = schemas
         self._exchanges: list[Exchange] = []
         self._length = 0
         """Total number of ids, given and sampled, in `_exchanges`."""
@@ -115,61 +113,13 @@ class Transcript:
 
     def _begun(self, conversation: Conversation) -> _Next:
         """Return the first prompt of a new segment: all messages of the conversation are encoded anew."""
-        messages = conversation.messages
-        if [m.role for m in messages[:2]] != [Role.SYSTEM, Role.USER]:
-            raise ValueError("a conversation begins with a system and a user message")
-        opening = self._form.opening(messages[0].text, messages[1].text)
-        exchanges, given, past = self._said([], opening, messages, 2)
+        encoded = self._encoder.begin(conversation.messages)
         kind = SegmentKind.START if conversation.parent is None else SegmentKind.SUMMARY
-        return _Next([*self._form.recall(exchanges[:past]), *exchanges[past:]], given, kind, [])
+        return _Next(encoded.recalled, encoded.given, kind, [])
 
     def _continued(self, messages: Sequence[Message]) -> _Next:
         """Return the prompt after the last recorded turn. Only the messages since that turn are encoded."""
-        last = self._exchanges[-1]
-        closing = self._form.closing([*last.given, *last.sampled])
-        exchanges, given, past = self._said(self._exchanges, closing, messages, self._given)
-        fresh = [*_flat(exchanges[len(self._exchanges) :]), *given]
-        shown = [*self._form.recall(exchanges[:past]), *exchanges[past:]]
-        return _Next(shown, given, None if shown == exchanges else SegmentKind.REWRITTEN, fresh)
-
-    def _said(
-        self, before: Sequence[Exchange], ids: list[int], messages: Sequence[Message], start: int
-    ) -> tuple[list[Exchange], list[int], int]:
-        """Encode the messages from index `start` on. Earlier messages are already encoded: in the exchanges `before`,
-        and in `ids`, the ids after the last exchange. Return all exchanges, the ids after the last one, and the number
-        of exchanges before the last newly encoded user message (0 if there is none)."""
-        exchanges = list(before)
-        past, calls = 0, calls_in(messages[:start])
-        for role, group in groupby(messages[start:], key=lambda message: message.role):
-            said = list(group)
-            if role is Role.ASSISTANT:
-                # These turns are from a history that this transcript did not record; they count as given, not sampled.
-                for message in said:
-                    turn = message.turn or Turn(message.text)
-                    written = written_turn(self._form, turn, self._schemas, calls)
-                    calls += len(turn.calls)
-                    exchanges.append(Exchange(ids, written))
-                    ids = self._form.closing(written)
-                continue
-            if role is Role.TOOL:
-                pieces = [self._answers(said)]
-            else:
-                pieces = [self._form.user_message(message.text) for message in said]
-                past = len(exchanges)
-            for piece in pieces:
-                said_last = ids or (exchanges[-1].sampled if exchanges else [])
-                ids = self._without_answering(ids) + following(self._form, said_last, piece)
-        return exchanges, ids, past
-
-    def _without_answering(self, ids: list[int]) -> list[int]:
-        """Remove the ids at a prompt's end that begin the assistant's turn, so that another role can follow."""
-        answering = list(self._form.answering)
-        return ids[: -len(answering)] if ids[-len(answering) :] == answering else ids
-
-    def _answers(self, messages: Sequence[Message]) -> list[int]:
-        calls = [message.call.raw if message.call else "" for message in messages]
-        return self._form.tool_outputs([message.text for message in messages], calls)
-
-
-def _flat(exchanges: Sequence[Exchange]) -> list[int]:
-    return [*chain.from_iterable(chain.from_iterable(exchanges))]
+        encoded = self._encoder.go_on(self._exchanges, messages, self._given)
+        fresh = [*ids_of(encoded.exchanges[len(self._exchanges) :]), *encoded.given]
+        begins = None if encoded.recalled == encoded.exchanges else SegmentKind.REWRITTEN
+        return _Next(encoded.recalled, encoded.given, begins, fresh)
