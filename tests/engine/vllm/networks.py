@@ -74,12 +74,12 @@ class PublishedVersions(Versions):
     """Versions of a network of a published family; each has other weights altogether."""
 
     def __init__(self, root: Path, shape: dict[str, Any]) -> None:
-        self._shape = shape
+        self.shape = shape
         self._again: set[int] = set()
         super().__init__(root)
 
     def model(self, version: int) -> Transformer:
-        return Transformer(read_config(self._shape)).initialise(0 if version in self._again else version)
+        return Transformer(read_config(self.shape)).initialise(0 if version in self._again else version)
 
     def publish_first_again(self) -> int:
         """Publish the weights of version 0 under a new number."""

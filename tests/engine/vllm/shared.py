@@ -63,7 +63,7 @@ class Shared:
 
     def case(self) -> Case:
         case = Case(None, self.versions.reference, self.versions.publish, self.versions.publish_damaged, SLOTS)
-        case.policy = self.policy
+        case.policy, case.rounds_until_aborted = self.policy, 25
 
         async def make() -> Fresh:
             """Return the engine as if it had just begun, with the weights of its checkpoint."""

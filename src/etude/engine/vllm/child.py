@@ -97,7 +97,7 @@ class Child:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env=_environment(self.folder, interpreter, threads),
+            env=_environment(self.folder, interpreter, settings, threads),
         )
         self._end = weakref.finalize(self, _end, self._process, self.folder)
         self._reader = threading.Thread(target=_repeat, args=(self._process, self._last), daemon=True)
@@ -182,9 +182,9 @@ def _bridge(folder: Path) -> None:
     )
 
 
-def _environment(folder: Path, interpreter: Path, threads: int) -> dict[str, str]:
+def _environment(folder: Path, interpreter: Path, settings: Settings, threads: int) -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    return ours | {"PYTHONPATH": str(folder)} | environment(interpreter, threads)
+    return ours | {"PYTHONPATH": str(folder)} | environment(settings, interpreter, threads)
 
 
 def _repeat(process: subprocess.Popen[str], last: deque[str]) -> None:

@@ -31,6 +31,13 @@ FAULTS = (
         "the head is packed again after every update",
     ),
     Fault(
+        "packed_experts",
+        ("0.32.0",),
+        "after a weight update, routed experts on a CPU have the new weights in the layout of checkpoints, and compute "
+        "with them as if they were packed",
+        "the experts that were loaded are packed again",
+    ),
+    Fault(
         "partial_module",
         ("0.32.0",),
         "an update with some of the tensors of a fused module (q without k and v) fills the rest with uninitialised "

@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,9 @@ START_SECONDS = 280.0
 """vLLM's start takes 25 s on an idle machine of two cores, and two minutes on a busy one."""
 RESTARTS = 5
 """So many times a process that died is replaced. Requests in flight are sent again."""
+
+
+_COUNTERS = [field.name for field in fields(EngineStats) if field.name not in ("version", "running", "waiting")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class VllmService:
         self._updating, self._restarting = asyncio.Lock(), asyncio.Lock()
         self._restarts = 0
         self._ended = False
-        self._stats = EngineStats(version)
+        self._stats = self._before_restart = EngineStats(version)
         if self._store is not None and (latest := self._store.latest()) is not None and latest > version:
             try:
                 self._current = self._read(latest)
@@ -143,10 +146,12 @@ class VllmService:
         await self._call("close", conversation)
 
     async def stats(self) -> EngineStats:
-        """Return the load, or the last one known while vLLM is being restarted."""
+        """Return the load, or the last one known while vLLM is being restarted. Counters go on over its restarts."""
         if not self._restarting.locked():
-            self._stats = await self._call("stats")
-        return self._stats
+            stats: EngineStats = await self._call("stats")
+            before = self._before_restart
+            self._stats = replace(stats, **{name: getattr(stats, name) + getattr(before, name) for name in _COUNTERS})
+        return replace(self._stats)
 
     async def update(self, version: int) -> None:
         async with self._updating:
@@ -249,6 +254,7 @@ class VllmService:
             if self._ended or self._restarts >= RESTARTS:
                 raise EngineError(f"vLLM is not restarted again after {self._restarts} times: {reason}")
             self._restarts += 1
+            self._before_restart = self._stats
             log.warning("vLLM is restarted: %s", reason)
             await self._start()
 

@@ -77,7 +77,7 @@ def settings_of(
     return Settings(arguments, config["vocab_size"], block, latent)
 
 
-def environment(interpreter: Path, threads: int) -> dict[str, str]:
+def environment(settings: Settings, interpreter: Path, threads: int) -> dict[str, str]:
     """Return what vLLM's processes need in their environment."""
     environment = {
         "VLLM_PLUGINS": "etude",
@@ -89,6 +89,7 @@ def environment(interpreter: Path, threads: int) -> dict[str, str]:
         "OMP_NUM_THREADS": str(threads),
         # Threads that wait by spinning take the cores from vLLM's other processes, and from ours.
         "KMP_BLOCKTIME": "0",
+        "ETUDE_VLLM_LATENT_ATTENTION": "1" if settings.latent_attention else "",
     }
     openmp = interpreter.parent.parent / "lib" / "libiomp5.so"
     return environment | ({"LD_PRELOAD": str(openmp)} if openmp.exists() else {})

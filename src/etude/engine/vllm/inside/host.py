@@ -131,6 +131,8 @@ class Host:
         self._streaming = Streaming(self._gate, self._sampled_since)
         self._refused: NumericsRefused | None = None
         self._stats = EngineStats()
+        self._counts_steps = ""
+        """A request in flight by whose tokens steps are counted, since each step gives one to all that run."""
         self._counted = time.monotonic()
 
     @property
@@ -304,6 +306,10 @@ class Host:
         running.logprobs += _logprobs(new)
         running.versions += [self._version] * len(new.token_ids)
         self._stats.sampled_tokens += len(new.token_ids)
+        if self._counts_steps not in self._running:
+            self._counts_steps = running.request.id
+        if self._counts_steps == running.request.id:
+            self._stats.decode_steps += len(new.token_ids)
         self._streaming.sampled(running.request.id)
         return output
 

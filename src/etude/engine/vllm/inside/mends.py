@@ -1,4 +1,4 @@
-"""Mends of vLLM's faults (known.py says which), by documented hooks and methods of its own classes.
+"""Mends of vLLM's faults (known.py says which), by hooks and methods of its own classes.
 
 The environment variable ETUDE_VLLM_WITHOUT names mends to leave out, separated by commas: tests use it to show that the
 fault is still there, and that the probe finds it.
@@ -7,6 +7,7 @@ fault is still there, and that the probe finds it.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -27,9 +28,27 @@ def mend_tied_head(model: torch.nn.Module) -> None:
     head.quant_method.process_weights_after_loading(head)
 
 
+def mend_packed_experts(model: torch.nn.Module, loaded: Iterable[str]) -> None:
+    """Pack the routed experts of layers that were loaded, given by the beginning of their names. vLLM packs them only
+    after the first load."""
+    from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
+
+    beginnings = () if left_out("packed_experts") else tuple(loaded)
+    for name, module in model.named_modules():
+        kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
+        experts = getattr(kernel, "fused_experts", None)
+        if isinstance(experts, CPUUnquantizedExperts) and name.startswith(beginnings):
+            experts.process_weights_after_loading(module)
+
+
 def mend_rope_of_latent_attention() -> None:
-    """Rotate positions in plain torch, where latent attention runs on a CPU."""
+    """Rotate positions with vLLM's code in plain torch in place of its kernel for CPUs. Called before the model is
+    built."""
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
+    class RotaryEmbeddingInTorch(RotaryEmbedding):
+        def forward_cpu(self, *arguments: Any, **options: Any) -> Any:
+            return self.forward_native(*arguments, **options)
+
     if not left_out("rope_of_latent_attention"):
-        RotaryEmbedding.forward_cpu = RotaryEmbedding.forward_native
+        RotaryEmbedding.register_oot(RotaryEmbeddingInTorch, name="RotaryEmbedding")

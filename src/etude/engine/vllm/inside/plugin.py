@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 TRANSFER = "etude"
 """Name of the weight-transfer backend."""
 
@@ -9,5 +11,10 @@ TRANSFER = "etude"
 def register() -> None:
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-    if TRANSFER not in WeightTransferEngineFactory._registry:
-        WeightTransferEngineFactory.register_engine(TRANSFER, "etude.engine.vllm.inside.transfer", "StoreTransfer")
+    if TRANSFER in WeightTransferEngineFactory._registry:
+        return  # vLLM calls this more than once
+    WeightTransferEngineFactory.register_engine(TRANSFER, "etude.engine.vllm.inside.transfer", "StoreTransfer")
+    if os.environ.get("ETUDE_VLLM_LATENT_ATTENTION"):
+        from etude.engine.vllm.inside.mends import mend_rope_of_latent_attention
+
+        mend_rope_of_latent_attention()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,10 +24,13 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
-from etude.engine.vllm.inside.mends import left_out, mend_tied_head
+from etude.engine.vllm.inside.mends import left_out, mend_packed_experts, mend_tied_head
 
 # It warns of every module that an update leaves alone. What must not be left alone is checked here.
 logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+
+
+_LAYER = re.compile(r"(.*?\.\d+\.).*")
 
 
 class UpdateBroken(RuntimeError):
@@ -55,6 +59,8 @@ class StoreTransfer(WeightTransferEngine[InitInfo, UpdateInfo]):
         pass
 
     def start_weight_update(self) -> None:
+        self._loaded: set[str] = set()
+        """Beginnings of the names of the layers that were loaded."""
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
@@ -62,6 +68,7 @@ class StoreTransfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             whole = mmap.mmap(file.fileno(), os.fstat(file.fileno()).st_size, prot=mmap.PROT_READ)
         memory = memoryview(whole)
         for group in update_info.groups:
+            self._loaded.add(_LAYER.sub(r"\1", group[0]["name"]))
             loaded = self.model.load_weights((row["name"], _verified(row, memory)) for row in group)
             if loaded is not None and not loaded:
                 raise UpdateBroken(f"vLLM's model has none of the tensors {group[0]['name']!r} and others")
@@ -70,6 +77,7 @@ class StoreTransfer(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
+        mend_packed_experts(self.model, self._loaded)
         mend_tied_head(self.model)
 
     def shutdown(self) -> None:
