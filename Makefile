@@ -8,7 +8,7 @@ test test-full soak smoke fuzz: export PYTHONDONTWRITEBYTECODE :=
 # in their order: sorted by how many tests they have, those with a single long one would come last.
 PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup tools quickstart test test-full test-times soak fuzz mutants lint smoke fresh bench compare results claims gpu gpu-record clean
+.PHONY: setup tools vllm quickstart test test-full test-times soak fuzz mutants lint smoke fresh bench compare results claims gpu gpu-record clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -21,6 +21,9 @@ setup: .venv/.installed   ## make .venv and install what is pinned in constraint
 
 tools:                    ## install what the sandbox's tests compare with (podman, runc...), where root and apt allow it
 	@sh scripts/test-tools.sh
+
+vllm:                     ## install vLLM for CPUs, for an interpreter of its own below ~/.cache/etude (engine.kind = "vllm")
+	@sh scripts/vllm.sh
 
 quickstart: setup         ## train a tiny agent through every stage and show that each helped
 	@.venv/bin/etude run $(RECIPE)

@@ -50,6 +50,11 @@ class Case:
     slots: int
     tolerance: float = 2e-4
     policy: str = "reset"
+    rounds_until_aborted: int = 4
+    """How many times `slots` requests an engine may finish until all of a crowd of 50 times as many have reached it and
+    are aborted: more if it samples in another process meanwhile."""
+    first: int = 0
+    """The version that `make` begins with, which it may set."""
 
 
 def with_engine(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -122,7 +127,7 @@ class EngineContract:
     async def test_it_is_an_engine_and_knows_its_model(self, case: Case, engine: Engine) -> None:
         info = await engine.info()
         assert isinstance(engine, StreamingEngine)
-        assert info.version == (await engine.stats()).version == 0
+        assert info.version == (await engine.stats()).version == case.first
         assert info.context > 64
         assert info.vocab_size >= 61
 
@@ -208,7 +213,7 @@ class EngineContract:
             request = ask(f"t{turn}", prompt, 10, "c", seed=turn, experts_from=have)
             answer = await engine.generate(request)
             check(case, request, answer)
-            assert answer.usage.cached_version == (0 if answer.usage.cached_tokens else -1)
+            assert answer.usage.cached_version == (case.first if answer.usage.cached_tokens else -1)
             if turn and block:
                 least = have - 2 - (have - 2) % block
                 assert answer.usage.cached_tokens >= least, "all that was there but the last token or two"
@@ -224,7 +229,10 @@ class EngineContract:
         for request, answer in zip(requests, answers[1:], strict=True):
             check(case, request, answer)
         stats = await engine.stats()
-        assert stats.prefilled_tokens <= 2 + prompt.size
+        block = (await engine.info()).block
+        if block:
+            # Where a prefix is reused in whole blocks, each request computes the rest of its last one.
+            assert stats.prefilled_tokens <= 2 + prompt.size + (block > 1) * block * case.slots
         assert stats.cached_tokens == sum(a.usage.cached_tokens for a in answers)
         assert len({answer.tokens.tobytes() for answer in answers}) > 2
 
@@ -260,9 +268,9 @@ class EngineContract:
         assert mixed
         for request, answer in mixed:
             assert (np.diff(answer.versions) >= 0).all()
-            old = answer.versions == 0
+            old = answer.versions == case.first
             begin = request.prompt.size
-            logits, _ = case.reference(0, np.concatenate((request.prompt, answer.tokens)))
+            logits, _ = case.reference(case.first, np.concatenate((request.prompt, answer.tokens)))
             logprobs = logits[begin - 1 : -1] - np.logaddexp.reduce(logits[begin - 1 : -1], axis=-1, keepdims=True)
             expected = np.take_along_axis(logprobs, answer.tokens[:, None], 1)[:, 0]
             np.testing.assert_allclose(answer.logprobs[old], expected[old], atol=case.tolerance, rtol=0)
@@ -293,7 +301,7 @@ class EngineContract:
             await engine.update(damaged)
         request = ask("still", prompt_of(12), 9)
         answer = await engine.generate(request)
-        assert set(answer.versions.tolist()) == {0}
+        assert set(answer.versions.tolist()) == {case.first}
         check(case, request, answer)
         await engine.update(case.publish())
         check(case, request, await engine.generate(request))
@@ -302,21 +310,23 @@ class EngineContract:
     async def test_pieces_are_the_answer_as_it_is_sampled(self, case: Case, engine: StreamingEngine) -> None:
         streams = Streams(engine, every=0.001)
         requests = [ask(f"r{i}", prompt_of(5 + i, i), 1 + 25 * (i % 3), seed=i) for i in range(2 * case.slots)]
-        news = await asyncio.gather(*(all_of(streams, request) for request in requests))
         again = await asyncio.gather(*(engine.generate(replace(r, id=f"{r.id}/2")) for r in requests))
-        for request, items, plain in zip(requests, news, again, strict=True):
-            pieces, answer = [item for item in items if isinstance(item, Piece)], items[-1]
-            assert isinstance(answer, Generation)
-            check(case, request, answer)
-            np.testing.assert_array_equal(answer.tokens, plain.tokens)
-            start = 0
-            for piece in pieces:
-                end = start + piece.tokens.size
-                assert (piece.id, piece.start) == (request.id, start) != (request.id, end)
-                for name in ("tokens", "logprobs", "versions"):
-                    np.testing.assert_array_equal(getattr(piece, name), getattr(answer, name)[start:end])
-                start = end
-        assert max(len(items) for items in news) > 3, "no token was seen before its answer was whole"
+        most = 0
+        while most <= 3:  # on a busy machine, an engine in another process may be done before it is asked a third time
+            news = await asyncio.gather(*(all_of(streams, request) for request in requests))
+            for request, items, plain in zip(requests, news, again, strict=True):
+                pieces, answer = [item for item in items if isinstance(item, Piece)], items[-1]
+                assert isinstance(answer, Generation)
+                check(case, request, answer)
+                np.testing.assert_array_equal(answer.tokens, plain.tokens)
+                start = 0
+                for piece in pieces:
+                    end = start + piece.tokens.size
+                    assert (piece.id, piece.start) == (request.id, start) != (request.id, end)
+                    for name in ("tokens", "logprobs", "versions"):
+                        np.testing.assert_array_equal(getattr(piece, name), getattr(answer, name)[start:end])
+                    start = end
+            most = max(len(items) for items in news)
 
     @with_engine
     async def test_a_delivery_may_be_pulled_again_until_it_is_acknowledged(
@@ -372,7 +382,9 @@ class EngineContract:
         assert (await long)[-1].tokens.size == 60
         while (stats := await engine.stats()).running or stats.waiting:
             pass
-        assert stats.sampled_tokens < 4 * case.slots * ((await engine.info()).context - 4), "requests went on"
+        assert stats.sampled_tokens < case.rounds_until_aborted * case.slots * ((await engine.info()).context - 4), (
+            "requests went on"
+        )
         assert (await all_of(streams, ask("leaves", prompt_of(4), 3)))[-1].tokens.size == 3, "a new consumer"
         endless = asyncio.create_task(all_of(streams, ask("endless", prompt_of(4), 10_000)))
         await until_sampled(engine, (await engine.stats()).sampled_tokens + 1)
@@ -404,16 +416,17 @@ class CacheAtSwapContract:
             reads
             == {
                 "reset": {"own": -1, "new": version, "alone": version},
-                "salt": {"own": 0, "new": -1, "alone": version},
-                "keep": {"own": 0, "new": 0, "alone": 0},
+                "salt": {"own": case.first, "new": -1, "alone": version},
+                "keep": dict.fromkeys(("own", "new", "alone"), case.first),
             }[case.policy]
         )
         for answer in (own, new, alone):
-            assert (answer.usage.cached_tokens >= 64 - 2 - block) == (answer.usage.cached_version >= 0)
+            assert (answer.usage.cached_tokens >= 64 - 2 - block) == (answer.usage.cached_version >= case.first)
         more = np.concatenate((shared, old.tokens, prompt_of(3, 1), own.tokens, prompt_of(2, 5)))
         again = await engine.generate(ask("again", more, 4, "goes on"))
-        assert again.usage.cached_version == (version if case.policy == "reset" else 0), "its first tokens are as old"
+        oldest = version if case.policy == "reset" else case.first
+        assert again.usage.cached_version == oldest, "its first tokens are as old"
         # Once closed, a conversation has no past.
         await engine.close("goes on")
         later = await engine.generate(ask("later", np.concatenate((shared, old.tokens, prompt_of(3, 4))), 4, "goes on"))
-        assert later.usage.cached_version == (0 if case.policy == "keep" else version)
+        assert later.usage.cached_version == (case.first if case.policy == "keep" else version)

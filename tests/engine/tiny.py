@@ -45,8 +45,11 @@ class Versions:
         self._changes = changes
         self._references: dict[int, Transformer] = {}
         self._lie_in(root)
-        save_hf(tiny_model(**changes), self.folder)
+        save_hf(self.model(0), self.folder)
         self._published = [self._publish(0)]
+
+    def model(self, version: int) -> Transformer:
+        return tiny_model(version, **self._changes)
 
     def copy(self, root: Path) -> Versions:
         """The same versions in a folder of their own."""
@@ -70,15 +73,16 @@ class Versions:
         data.write_bytes(bytes(raw))
         return version
 
-    def reference(self, version: int, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def reference(self, version: int, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         if version not in self._references:
-            model = load_hf(self.folder) if version == 0 else tiny_model(version, **self._changes)
+            model = load_hf(self.folder) if version == 0 else self.model(version)
             self._references[version] = model
         with torch.no_grad():
             output = self._references[version](torch.as_tensor(tokens, dtype=torch.int64)[None])
-        return output.logits_btv[0].numpy(), output.experts_btlk[0].numpy()
+        experts = output.experts_btlk[0].numpy()
+        return output.logits_btv[0].numpy(), experts if experts.shape[1] else None
 
     def _publish(self, version: int) -> int:
-        self.store.publish(version, from_state_dict(tiny_model(version, **self._changes).state_dict()))
+        self.store.publish(version, from_state_dict(self.model(version).state_dict()))
         self._published = [*getattr(self, "_published", []), version]
         return version

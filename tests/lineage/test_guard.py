@@ -17,7 +17,7 @@ from tests.lineage.contexts import open_context
 from etude.cli.run import run_command
 from etude.corpus.shards import Tokens, write_shards
 from etude.journal import RunPaths
-from etude.lineage import LineageError, LineageState, Stage, require_supported, run_line
+from etude.lineage import LineageError, LineageState, Stage, guard, require_supported, run_line
 from etude.lineage.context import RunContext
 from etude.lineage.prepare import require_long_documents
 from etude.lineage.stages import stages_of
@@ -150,3 +150,28 @@ def test_it_is_asked_before_pretraining_is_on_record_so_that_the_recipe_may_chan
     mended = context_with(tmp_path, recipe_with(pretrain={"length": 64}, long={"length": 256}), lengths)
     asyncio.run(run_line(mended, stages))
     assert calls == [128, 64]
+
+
+@pytest.mark.parametrize(
+    ("sections", "named"),
+    [
+        ({}, "kv_lora_rank 512"),
+        ({"compute": {"device": "cuda"}}, "compute.device"),
+        ({"rl": {"mode": "sync"}}, "rl.mode"),
+    ],
+)
+def test_what_vllm_cannot_serve_is_refused_before_anything_is_trained(
+    sections: dict[str, object], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "_device_is_there", lambda recipe, needed: False)
+    with pytest.raises(LineageError, match=named):
+        require_supported(recipe_with(engine={"kind": "vllm"}, **sections))
+
+
+def test_a_run_with_vllm_needs_its_interpreter(tmp_path: Path) -> None:
+    shape = {"from": "recipes/shapes/tiny-qwen3", "weights": "random"}
+    engine = {"kind": "vllm", "vllm": {"python": str(tmp_path / "nowhere")}}
+    recipe = recipe_with(model=shape, engine=engine, stages=["pretrain", "sft", "rl"])
+    require_supported(recipe)  # a dry run does not
+    with pytest.raises(LineageError, match="make vllm"):
+        require_supported(recipe, RunPaths(tmp_path))

@@ -25,7 +25,8 @@ def run_front(run_folder: Path, stage: str | None = None) -> Front:
 def _trained(found: Finished, dtype: str, stack: AsyncExitStack) -> Policy:
     recipe = found.recipe
     form = format_of(recipe.harness, found.paths.tokenizer)
-    alone = recipe.engine.model_copy(update={"slots": 1})  # speculative drafts pay off only in small batches
+    # Speculative drafts pay off only in small batches; and nobody waits for vLLM's start for one conversation.
+    alone = recipe.engine.model_copy(update={"slots": 1, "kind": "builtin"})
     engine = open_engine(found.model, alone, dtype=dtype, threads=0, precision=recipe.precision)
     stack.push_async_callback(engine.shutdown)
     sampling = TokenSampling(recipe.engine.context, temperature=0.0)

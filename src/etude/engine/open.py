@@ -12,7 +12,10 @@ from etude.recipe.acting import EngineRecipe
 from etude.recipe.lora import LoraRecipe
 from etude.recipe.precision import PrecisionRecipe
 
-_BUILTIN = "etude.engine.builtin.service:EngineService"
+_SERVICES = {
+    "builtin": "etude.engine.builtin.service:EngineService",
+    "vllm": "etude.engine.vllm.service:VllmService",
+}
 
 
 class OwnEngine(StreamingEngine, Protocol):
@@ -44,7 +47,8 @@ def engine_service(
     """
     plain = None if lora is None else lora.model_dump(mode="json")
     settings, rounding = recipe.model_dump(mode="json"), precision.model_dump(mode="json")
-    return _BUILTIN, (str(model), settings, dtype, threads, store, version, lockstep, rounding, plain, device)
+    arguments = (str(model), settings, dtype, threads, store, version, lockstep, rounding, plain, device)
+    return _SERVICES[recipe.kind], arguments
 
 
 def open_engine(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from etude.engine.protocol import EngineError
 from etude.journal import RunPaths
 from etude.lineage.state import LineageError
 from etude.recipe import Recipe
@@ -54,6 +55,8 @@ def require_supported(recipe: Recipe, paths: RunPaths | None = None) -> None:
         from etude.lineage.base import find_base
 
         find_base(recipe, shape_only=paths is None)
+    if recipe.engine.kind == "vllm":
+        _require_vllm(recipe, paths)
     if recipe.reads_corpus and not (recipe.corpus.sources or recipe.corpus.folders or recipe.corpus.code):
         raise LineageError(
             "corpus.sources = [] and corpus.folders = []: without corpus.code there is nothing to pretrain on; name a "
@@ -69,6 +72,29 @@ def require_supported(recipe: Recipe, paths: RunPaths | None = None) -> None:
             f"pretrain.lookup_share = {recipe.pretrain.lookup_share:g}: look-ups are generated documents; expected "
             f'"generated" in corpus.sources, found {recipe.corpus.sources}; add it, or set pretrain.lookup_share = 0'
         )
+
+
+def _require_vllm(recipe: Recipe, paths: RunPaths | None) -> None:
+    """Raise LineageError if vLLM is not installed, or cannot serve the network as the trainer computes it."""
+    from etude.engine.vllm import checked_interpreter, why_not
+    from etude.lineage.base import network_of
+    from etude.model.families import write_config
+
+    reason = why_not(
+        write_config(network_of(recipe, paths)),
+        recipe.engine,
+        device=recipe.compute.device,
+        lockstep="rl" in recipe.stages and recipe.rl.mode == "sync",
+        precision=recipe.precision,
+        lora=recipe.lora,
+    )
+    if reason:
+        raise LineageError(f'engine.kind = "vllm": {reason}')
+    if paths is not None:
+        try:
+            checked_interpreter(recipe.engine.vllm.python, any_version=recipe.engine.vllm.any_version)
+        except EngineError as error:
+            raise LineageError(str(error)) from error
 
 
 def _device_is_there(recipe: Recipe, *, needed: bool) -> bool:

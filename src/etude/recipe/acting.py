@@ -153,11 +153,21 @@ class HarnessRecipe(Section):
         return self
 
 
+class VllmRecipe(Section):
+    python: str = ""
+    """Interpreter that vLLM is installed for. Empty means the one that `make vllm` sets up."""
+    any_version: bool = False
+    """Whether to run versions of vLLM that this engine was not tested with. Wrong log-probs are found at the start and
+    after each update, but not every other fault."""
+
+
 class EngineRecipe(Section):
-    LATER: ClassVar[frozenset[str]] = frozenset({"gpu_gib", "cache_at_swap"})
+    LATER: ClassVar[frozenset[str]] = frozenset({"gpu_gib", "kind", "vllm", "cache_at_swap"})
     FITTING: ClassVar[frozenset[str]] = frozenset({"slots", "cache_slots"})
     COMPARED: ClassVar[frozenset[str]] = FITTING
 
+    kind: Literal["builtin", "vllm"] = "builtin"
+    """Engine that generates: our own, or vLLM, which `make vllm` installs for an interpreter of its own."""
     slots: int = Field(96, ge=1)
     """Maximum number of sequences decoded in one batch. Run more rollouts than slots, so that the batch stays full."""
     context: int = Field(512, ge=32)
@@ -178,6 +188,7 @@ class EngineRecipe(Section):
     gpu_gib: float = Field(0.0, ge=0)
     """Maximum memory of the engine on a GPU, in GiB, so that the trainer has the rest; 0 sets no limit. The weights and
     the cache of all `slots` and `cache_slots` must fit."""
+    vllm: VllmRecipe = VllmRecipe()
 
 
 class EvaluationRecipe(Section):
