@@ -11,6 +11,7 @@ from etude.weights import (
     RawTensor,
     Tensors,
     VersionExists,
+    WeightsError,
     WeightStore,
     WrongBase,
 )
@@ -140,6 +141,41 @@ def check_names_may_come_and_go(location: str) -> None:
     assert store.read(2) == {}
 
 
+def check_processes_publish_a_version_together(location: str) -> None:
+    store = WeightStore(location)
+    versions = [weights(), step(weights(), 1)]
+    shares = [("layers.0.w", "scale"), ("layers.1.w",), ("layers.2.w", "layers.3.w"), ()]
+
+    def parts(number: int, attempt: str, base: int | None) -> None:
+        for rank, names in enumerate(shares):
+            mine = [{name: tensors[name] for name in names} for tensors in versions]
+            under = None if base is None else (base, mine[base])
+            WeightStore(location).publish_part(number, mine[number], part=(rank, 4), attempt=attempt, base=under)
+
+    parts(0, "first", None)
+    assert store.versions() == [], "a version is there once it is finished"
+    with pytest.raises(MissingVersion, match="part 0 of 4"):
+        store.finish(0, parts=4, attempt="other")
+    assert store.finish(0, parts=4, attempt="first").kind == "full"
+    parts(1, "dead", 0)
+    parts(1, "second", 0)
+    assert store.finish(1, parts=4, attempt="second", base=0).kind == "delta"
+    assert len(Objects(location).list("v000001")) == 5, "what the attempt that died left must be removed"
+    for number, tensors in enumerate(versions):
+        assert same(store.read(number), tensors)
+        some = ("layers.2.w", "layers.0.w")
+        assert same(store.read(number, only=some), {name: tensors[name] for name in some})
+    some_old = {name: versions[0][name] for name in ("scale",)}
+    assert same(store.read(1, have=(0, some_old), only=["scale"]), {"scale": versions[1]["scale"]})
+    assert store.publish(1, versions[1]) == store.manifest(1), "it does not matter who published it"
+    for rank in (0, 1):
+        store.publish_part(2, {"layers.1.w": tensor(0)}, part=(rank, 2), attempt="a")
+    with pytest.raises(WeightsError, match=r"layers.1.w is in two parts"):
+        store.finish(2, parts=2, attempt="a")
+    with pytest.raises(WeightsError, match="a part of several"):
+        store.publish_part(2, {}, part=(2, 2), attempt="a")
+
+
 CHECKS = (
     check_publish_and_read,
     check_unchanged_tensors_are_shared,
@@ -148,4 +184,5 @@ CHECKS = (
     check_a_torn_publish_is_invisible,
     check_lost_data_is_named,
     check_names_may_come_and_go,
+    check_processes_publish_a_version_together,
 )

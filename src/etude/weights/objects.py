@@ -7,7 +7,7 @@ variables of the providers' own tools (AWS_*, GOOGLE_*, AZURE_*); an endpoint wi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -58,6 +58,27 @@ class Objects:
                 return memoryview(obstore.get(self._store, path).bytes())
             except FileNotFoundError:
                 return None
+
+    @contextmanager
+    def writing(self, path: str) -> Iterator[Callable[[bytes], object]]:
+        """Context with a function that appends to an object. It exists once the context ends without an exception."""
+        with self._named(f"write {path}"):
+            writer = obstore.open_writer(self._store, path)
+            yield writer.write
+            writer.close()
+
+    def size(self, path: str) -> int | None:
+        """Return an object's size; None if there is no such object."""
+        with self._named(f"read {path}"):
+            try:
+                return obstore.head(self._store, path)["size"]
+            except FileNotFoundError:
+                return None
+
+    def get_range(self, path: str, begin: int, length: int) -> memoryview:
+        """Return a range of bytes of an object that is at least so long."""
+        with self._named(f"read {path}"):
+            return memoryview(obstore.get_range(self._store, path, start=begin, length=length))
 
     def list(self, prefix: str = "") -> list[str]:
         with self._named(f"list {prefix}"):
