@@ -183,18 +183,19 @@ def test_publishing_and_reading_take_memory_for_a_tensor_or_two(tmp_path: Path) 
     class Made(dict[str, RawTensor]):
         def __getitem__(self, name: str) -> RawTensor:
             made = tensor(int(name), (size // 2,))
-            return nudged(made, 0) if self.stepped else made
+            return nudged(made, self.steps) if self.steps else made
 
-        stepped = False
+        steps = 0
 
     tensors, held = Made.fromkeys(f"{n:02d}" for n in range(number)), HeldVersion(str(tmp_path / "store"))
     store = WeightStore(tmp_path / "store")
     store.publish(0, tensors, held=held)
-    tensors.stepped = True
+    tensors.steps = 1
     tracemalloc.start()
     manifest = store.publish(1, tensors, base=held.base, held=held)
     assert manifest.kind == "delta"
     made = peak(lambda: tensor(0, (size // 2,)))
+    tensors.steps = 2
     assert peak(lambda: store.publish(2, tensors, base=held.base, held=held)) < made + 4 * size
     assert peak(lambda: store.read(1)) < (number + 5) * size
     tracemalloc.stop()

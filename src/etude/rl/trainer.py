@@ -294,10 +294,11 @@ class RlTrainer:
 
     def _publish(self, tensors: Tensors) -> dict[str, Any]:
         """Publish the current weights as version `step`, unless an earlier process of this run already did."""
-        published = self.store.versions()
-        base = (
-            None if self.step in published else self._held.base or self._newest(v for v in published if v < self.step)
-        )
+        published, base = self.store.versions(), None
+        if self.step not in published:
+            base = self._held.base or self._newest(v for v in published if v < self.step)
+        elif not tensors.keys() & {entry.name for entry in self.store.manifest(self.step).tensors}:
+            tensors = StateViews(served_state(self.model, published=False))  # the names that older runs have
         try:
             manifest = self.store.publish(self.step, tensors, base=base, held=self._held)
         except VersionExists as error:

@@ -62,11 +62,14 @@ class _Swapped(Protocol):
 
 def into_module(module: torch.nn.Module, tensors: Tensors) -> None:
     """Copy a version's tensors into a module's parameters and buffers, in place. All are checked before any is copied.
-    They must be all that the module has, or its `swapped_state` if it names one.
+    They must be all that the module has, or those of its `swapped_state` if it has one. Versions of older runs have
+    the names of the state dict in either case.
 
     A tensor may be widened (bfloat16 into a float32 module) but never rounded: that raises DoesNotFit.
     """
     own = module.swapped_state() if isinstance(module, _Swapped) else module.state_dict()
+    if own.keys() != tensors.keys() and (state := module.state_dict()).keys() == tensors.keys():
+        own = state
     if odd := sorted(own.keys() ^ tensors.keys()):
         side = "the module lacks" if odd[0] in tensors else "the version lacks"
         raise DoesNotFit(f"{len(odd)} tensor names differ; first, {side} {odd[0]!r}")
