@@ -7,6 +7,7 @@ import pytest
 
 from etude.weights import (
     CorruptVersion,
+    Fenced,
     MissingVersion,
     RawTensor,
     Tensors,
@@ -176,6 +177,40 @@ def check_processes_publish_a_version_together(location: str) -> None:
         store.publish_part(2, {}, part=(2, 2), attempt="a")
 
 
+def check_one_publisher_takes_over_from_another(location: str) -> None:
+    one, other = WeightStore(location), WeightStore(location)
+    one.claim()
+    one.publish(0, weights())
+    other.claim()
+    for work in (lambda: one.publish(1, weights()), lambda: one.withdraw(0), lambda: one.collect(1)):
+        with pytest.raises(Fenced, match="publisher 2 took this store over from 1"):
+            work()
+    other.publish(1, step(weights(), 1), base=(0, weights()))
+    assert other.versions() == [0, 1]
+    assert len(Objects(location).list("writers")) == 1
+    assert same(one.read(1), step(weights(), 1)), "it may still read"
+
+
+def check_collection_leaves_what_is_needed(location: str) -> None:
+    store = WeightStore(location, anchor_every=3)
+    versions = chain(store, 12)
+    reader = WeightStore(location)
+    reader.announce("one", 4)
+    assert [(one.name, one.version) for one in store.followers()] == [("one", 4)]
+    assert store.collect(2, pinned=[7]) == [0, 1, 2, 5, 8]
+    assert store.versions() == [3, 4, 6, 7, 9, 10, 11], "their anchors are 3, 6 and 9"
+    for number in store.versions():
+        assert same(reader.read(number), versions[number])
+    assert same(reader.read(11, have=(4, versions[4])), versions[11]), "from the anchor: 5 is gone"
+    reader.announce("one", 11)
+    assert store.collect(1) == [3, 4, 6, 7]
+    assert all(path[:7] not in ("v000003", "v000007") for path in Objects(location).list())
+    with pytest.raises(MissingVersion, match="version 7"):
+        reader.read(7)
+    with pytest.raises(WeightsError, match=r"found '\.\./x'"):
+        reader.announce("../x", 1)
+
+
 CHECKS = (
     check_publish_and_read,
     check_unchanged_tensors_are_shared,
@@ -185,4 +220,6 @@ CHECKS = (
     check_lost_data_is_named,
     check_names_may_come_and_go,
     check_processes_publish_a_version_together,
+    check_one_publisher_takes_over_from_another,
+    check_collection_leaves_what_is_needed,
 )

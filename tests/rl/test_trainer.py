@@ -27,7 +27,7 @@ from etude.tasks import Split
 from etude.trace import UNKNOWN_EXPERT
 from etude.training import NonFiniteError, TrainingError
 from etude.training.checkpoint import latest_checkpoint
-from etude.weights import Tensors, VersionExists, WeightStore
+from etude.weights import Fenced, Tensors, VersionExists, WeightStore
 from etude.weights.torch_bridge import from_state_dict, from_torch
 
 KEYS = {"loss", "entropy", "mismatch_mean", "mismatch_p99", "overridden", "refused", "grad_norm", "lr", "solved"}
@@ -228,7 +228,7 @@ def test_the_heads_follow_the_trunk_which_does_not_notice(tmp_path, groups) -> N
 
 
 def stored(root) -> dict[str, bytes]:
-    return {str(file): file.read_bytes() for file in (root / "weights").rglob("*") if file.is_file()}
+    return {str(file): file.read_bytes() for file in (root / "weights").glob("v*/*") if file.is_file()}
 
 
 def out_of_the_log(log: RlLog, groups: list[TrainingGroup]) -> list[TrainingGroup]:
@@ -307,6 +307,21 @@ def test_a_run_whose_versions_have_the_names_of_the_network_goes_on(trainer, tmp
     assert store.read(0).keys() == weights(again).keys()
     assert store.read(1).keys() == published_weights(again).keys()
     assert list(read_journal(tmp_path / "journal", kind="version_differs")) == []
+
+
+def test_versions_that_nobody_needs_are_deleted(tmp_path) -> None:
+    recipe = tiny_recipe(steps=9, evaluate_every=4, max_staleness=0, probe_every=100)
+    recipe = recipe.model_copy(update={"weights": recipe.weights.model_copy(update={"keep": 1, "anchor_every": 2})})
+    trainer = open_trainer(tmp_path, recipe)
+    trainer.store.announce("engine", 2)
+    for step in range(7):
+        trainer.train(step, make_groups(recipe, trainer.model, step))
+    assert trainer.store.versions() == [0, 2, 4, 6, 7], "evaluated, followed, evaluated, sampled with, newest"
+    again = open_trainer(tmp_path, recipe)
+    with pytest.raises(Fenced):
+        trainer.train(7, make_groups(recipe, trainer.model, 7))
+    again.train(7, make_groups(recipe, again.model, 7))
+    assert again.store.latest() == 8
 
 
 def test_what_engines_sampled_with_stays_where_arithmetic_does_not_repeat(trainer, groups, tmp_path) -> None:

@@ -77,7 +77,8 @@ class ContinuedTrainer:
             self.model, self.recipe.continued.optimizer, _UNKNOWN_END, masters=self.masters
         )
         self._resume()
-        self.store = WeightStore(store, anchor_every=self.recipe.weights.anchor_every)
+        self.store = WeightStore(store, anchor_every=self.recipe.weights.anchor_every, threads=self.compute.threads)
+        self.store.claim()
         self._publish(served_state(self.model))
 
     def status(self) -> dict[str, Any]:

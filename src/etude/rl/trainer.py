@@ -40,6 +40,7 @@ from etude.rl.forward import SampledTokens, forward, predicting_hidden
 from etude.rl.loss import policy_loss
 from etude.rl.measure import StepMeter, most_sampled_version, probe_replay, reference_kl
 from etude.rl.memory import pass_of, told
+from etude.rl.run import evaluated_steps
 from etude.rl.scoring import ScoredBatch, score_groups
 from etude.rl.trust import trust_region
 from etude.training import Compute, MasterWeights, TrainingError, build_optimizer, told_when_short
@@ -95,6 +96,7 @@ class RlTrainer:
         self._saved, self._save_seconds = time.monotonic(), 0.0
         anchor_every, threads = self.recipe.weights.anchor_every, self.compute.threads
         self.store = WeightStore(store, anchor_every=anchor_every, threads=threads)
+        self.store.claim()
         self._held = HeldVersion(store)
         """The version published last: the next one is stored as a delta on it."""
         self._drop_damaged_versions()
@@ -292,6 +294,14 @@ class RlTrainer:
             self.journal.event("version_damaged", version=newest, reason=str(error))
             return None
 
+    def _collect(self) -> None:
+        """Delete the versions that nobody needs any more, if the recipe asks for it."""
+        if not self.recipe.weights.keep:
+            return
+        sampled = range(self.step - self.rl.max_staleness - 1, self.step)
+        if gone := self.store.collect(self.recipe.weights.keep, {*sampled, *evaluated_steps(self.rl)}):
+            self.journal.event("versions_deleted", versions=gone)
+
     def _publish(self, tensors: Tensors) -> dict[str, Any]:
         """Publish the current weights as version `step`, unless an earlier process of this run already did."""
         published, base = self.store.versions(), None
@@ -314,6 +324,7 @@ class RlTrainer:
             self.journal.event("version_differs", version=self.step)
             self._held.drop()
             manifest = self.store.manifest(self.step)
+        self._collect()
         return {
             "version": self.step,
             "delta": manifest.kind == "delta",

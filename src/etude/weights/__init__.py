@@ -3,9 +3,11 @@
 Versions are stored in full or as lossless deltas, with checksums.
 """
 
+from etude.weights.coordination import Follower
 from etude.weights.errors import (
     CorruptVersion,
     DoesNotFit,
+    Fenced,
     MissingVersion,
     StoreFailed,
     UnknownFormat,
@@ -25,6 +27,8 @@ __all__ = [
     "CorruptVersion",
     "DoesNotFit",
     "Entry",
+    "Fenced",
+    "Follower",
     "HeldTensors",
     "HeldVersion",
     "Manifest",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 import obstore
@@ -84,6 +85,17 @@ class Objects:
         with self._named(f"list {prefix}"):
             return [entry["path"] for batch in obstore.list(self._store, prefix or None) for entry in batch]
 
+    def times(self) -> dict[str, datetime]:
+        """Return when each object was last written, by the store's clock."""
+        with self._named("list"):
+            found = (entry for batch in obstore.list(self._store) for entry in batch)
+            return {entry["path"]: entry["last_modified"] for entry in found}
+
+    def delete(self, path: str) -> None:
+        """Delete an object if it exists."""
+        with self._named(f"delete {path}"), suppress(FileNotFoundError):
+            obstore.delete(self._store, path)
+
     def delete_others(self, prefix: str, keep: set[str]) -> None:
         """Delete all objects under `prefix` but `keep`, and a local store's temporary files there. Writers leave such
         files if they are killed or lose the race to publish."""
@@ -91,7 +103,7 @@ class Objects:
         with self._named(f"clean {prefix}"):
             if gone:
                 obstore.delete(self._store, gone)
-            if self._folder is not None:
+            if self._folder is not None and (self._folder / prefix).is_dir():
                 for path in (self._folder / prefix).iterdir():
                     if STAGED.search(path.name):
                         path.unlink(missing_ok=True)

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from etude.weights.errors import CorruptVersion, MissingVersion, VersionExists, WeightsError, WrongBase
+from etude.weights.collection import needed
+from etude.weights.coordination import FORGOTTEN_SECONDS, Follower, announce, claim, followers, newest_writer
+from etude.weights.errors import CorruptVersion, Fenced, MissingVersion, VersionExists, WeightsError, WrongBase
 from etude.weights.format1 import Manifest1, unpack
 from etude.weights.in_memory import HeldVersion
 from etude.weights.manifest import AnyManifest, Manifest, Part, content_digest, dump, intact_fields, load, sums_of
@@ -34,6 +36,9 @@ class WeightStore:
         self._objects = Objects(location)
         self._anchor_every = anchor_every
         self._threads = threads
+        self._writer: int | None = None
+        self._bases: dict[int, int | None] = {}
+        """The base of each version that was looked at, for `collect`."""
 
     @property
     def location(self) -> str:
@@ -105,8 +110,43 @@ class WeightStore:
             raise WeightsError(f"version {version}: tensor {twice} is in two parts")
         return self._finish(version, found, self._base(version, None if base is None else (base, {})))
 
+    def claim(self) -> None:
+        """Take the store over: from now on every other publisher that did so before is refused with Fenced."""
+        self._writer = claim(self._objects)
+
+    def announce(self, follower: str, version: int) -> None:
+        """Say that this follower reads or holds a version, so that `collect` leaves it. A follower that is silent for
+        an hour is forgotten."""
+        announce(self._objects, follower, version)
+
+    def followers(self) -> list[Follower]:
+        """Return those that were heard of in the last hour."""
+        return [one for one in followers(self._objects) if one.silent_seconds < FORGOTTEN_SECONDS]
+
+    def collect(self, keep: int, pinned: Collection[int] = ()) -> list[int]:
+        """Delete old versions and return them. Those that stay are the newest `keep`, what followers announced and what
+        is pinned, each with the versions that it stands on."""
+        self._require_writer()
+        versions = self.versions()
+        for version in versions:
+            if version not in self._bases:
+                self._bases[version] = self.manifest(version).base
+        stay = needed(
+            {version: self._bases[version] for version in versions},
+            keep,
+            [one.version for one in self.followers()],
+            pinned,
+        )
+        gone = [version for version in versions if version not in stay]
+        for version in reversed(gone):  # so that a kill leaves no version without its base
+            self.withdraw(version)
+        return gone
+
     def withdraw(self, version: int) -> None:
         """Delete a version, so that it can be published again after it was found to be damaged."""
+        self._require_writer()
+        self._bases.pop(version, None)
+        self._objects.delete(f"{_folder(version)}/manifest.json")  # without it the version is gone, whatever follows
         self._objects.delete_others(_folder(version), set())
 
     def versions(self) -> list[int]:
@@ -144,6 +184,7 @@ class WeightStore:
                 else:
                     reading.apply(manifest, only)
             except CorruptVersion as error:
+                self.manifest(manifest.version)  # a version that was deleted in the meantime is missing, not damaged
                 raise CorruptVersion(f"{self.location}: version {manifest.version}: {error}") from error
         return {name: tensor for name, tensor in reading.tensors.items() if only is None or name in only}
 
@@ -160,6 +201,13 @@ class WeightStore:
             raise WrongBase(f"version {version} cannot stand on version {base[0]}: a base comes earlier")
         manifest = self.manifest(base[0])
         return Base(manifest, base[1], isinstance(manifest, Manifest) and manifest.depth + 1 < self._anchor_every)
+
+    def _require_writer(self) -> None:
+        if self._writer is not None and (newest := newest_writer(self._objects)) > self._writer:
+            raise Fenced(
+                f"{self.location}: publisher {newest} took this store over from {self._writer}; if two runs share it "
+                "by mistake, give each its own weights.store"
+            )
 
     def _write_part(
         self,
@@ -186,6 +234,7 @@ class WeightStore:
             parts=tuple(parts),
         )
         folder = _folder(version)
+        self._require_writer()
         if not self._objects.create(f"{folder}/manifest.json", dump(manifest)):
             existing = self.manifest(version)
             if existing.content != manifest.content:
