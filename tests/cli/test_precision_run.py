@@ -74,7 +74,7 @@ def test_all_stages_and_rl(runs: Path, experts: str, invariant: bool) -> None:
     # Of every token that was sampled, by the trainer and by the engine: the same logits, or what bf16 makes of them.
     assert (read_metrics(paths.metrics("rl"))[-1]["mismatch_mean"] < 1e-6) == invariant
     held = WeightStore(paths.weights).read(1)
-    assert "layers.1.mlp.experts.down_proj.codes" in held
+    assert "model.layers.1.mlp.experts.down_proj.codes" in held
     assert "mtp.0.block.mlp.experts.down_proj.scales" in held
     assert load_hf(paths.model("rl")).config.n_routed_experts == 8
     assert_blessed(paths, experts)

@@ -7,10 +7,12 @@ import pytest
 
 from etude.weights import (
     CorruptVersion,
+    Fenced,
     MissingVersion,
     RawTensor,
     Tensors,
     VersionExists,
+    WeightsError,
     WeightStore,
     WrongBase,
 )
@@ -140,6 +142,75 @@ def check_names_may_come_and_go(location: str) -> None:
     assert store.read(2) == {}
 
 
+def check_processes_publish_a_version_together(location: str) -> None:
+    store = WeightStore(location)
+    versions = [weights(), step(weights(), 1)]
+    shares = [("layers.0.w", "scale"), ("layers.1.w",), ("layers.2.w", "layers.3.w"), ()]
+
+    def parts(number: int, attempt: str, base: int | None) -> None:
+        for rank, names in enumerate(shares):
+            mine = [{name: tensors[name] for name in names} for tensors in versions]
+            under = None if base is None else (base, mine[base])
+            WeightStore(location).publish_part(number, mine[number], part=(rank, 4), attempt=attempt, base=under)
+
+    parts(0, "first", None)
+    assert store.versions() == [], "a version is there once it is finished"
+    with pytest.raises(MissingVersion, match="part 0 of 4"):
+        store.finish(0, parts=4, attempt="other")
+    assert store.finish(0, parts=4, attempt="first").kind == "full"
+    parts(1, "dead", 0)
+    parts(1, "second", 0)
+    assert store.finish(1, parts=4, attempt="second", base=0).kind == "delta"
+    assert len(Objects(location).list("v000001")) == 5, "what the attempt that died left must be removed"
+    for number, tensors in enumerate(versions):
+        assert same(store.read(number), tensors)
+        some = ("layers.2.w", "layers.0.w")
+        assert same(store.read(number, only=some), {name: tensors[name] for name in some})
+    some_old = {name: versions[0][name] for name in ("scale",)}
+    assert same(store.read(1, have=(0, some_old), only=["scale"]), {"scale": versions[1]["scale"]})
+    assert store.publish(1, versions[1]) == store.manifest(1), "it does not matter who published it"
+    for rank in (0, 1):
+        store.publish_part(2, {"layers.1.w": tensor(0)}, part=(rank, 2), attempt="a")
+    with pytest.raises(WeightsError, match=r"layers.1.w is in two parts"):
+        store.finish(2, parts=2, attempt="a")
+    with pytest.raises(WeightsError, match="a part of several"):
+        store.publish_part(2, {}, part=(2, 2), attempt="a")
+
+
+def check_one_publisher_takes_over_from_another(location: str) -> None:
+    one, other = WeightStore(location), WeightStore(location)
+    one.claim()
+    one.publish(0, weights())
+    other.claim()
+    for work in (lambda: one.publish(1, weights()), lambda: one.withdraw(0), lambda: one.collect(1)):
+        with pytest.raises(Fenced, match="publisher 2 took this store over from 1"):
+            work()
+    other.publish(1, step(weights(), 1), base=(0, weights()))
+    assert other.versions() == [0, 1]
+    assert len(Objects(location).list("writers")) == 1
+    assert same(one.read(1), step(weights(), 1)), "it may still read"
+
+
+def check_collection_leaves_what_is_needed(location: str) -> None:
+    store = WeightStore(location, anchor_every=3)
+    versions = chain(store, 12)
+    reader = WeightStore(location)
+    reader.announce("one", 4)
+    assert [(one.name, one.version) for one in store.followers()] == [("one", 4)]
+    assert store.collect(2, pinned=[7]) == [0, 1, 2, 5, 8]
+    assert store.versions() == [3, 4, 6, 7, 9, 10, 11], "their anchors are 3, 6 and 9"
+    for number in store.versions():
+        assert same(reader.read(number), versions[number])
+    assert same(reader.read(11, have=(4, versions[4])), versions[11]), "from the anchor: 5 is gone"
+    reader.announce("one", 11)
+    assert store.collect(1) == [3, 4, 6, 7]
+    assert all(path[:7] not in ("v000003", "v000007") for path in Objects(location).list())
+    with pytest.raises(MissingVersion, match="version 7"):
+        reader.read(7)
+    with pytest.raises(WeightsError, match=r"found '\.\./x'"):
+        reader.announce("../x", 1)
+
+
 CHECKS = (
     check_publish_and_read,
     check_unchanged_tensors_are_shared,
@@ -148,4 +219,7 @@ CHECKS = (
     check_a_torn_publish_is_invisible,
     check_lost_data_is_named,
     check_names_may_come_and_go,
+    check_processes_publish_a_version_together,
+    check_one_publisher_takes_over_from_another,
+    check_collection_leaves_what_is_needed,
 )

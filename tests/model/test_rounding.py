@@ -154,7 +154,7 @@ def test_a_published_checkpoint_holds_the_codes_that_were_trained_with(tmp_path:
     for expert in range(model.config.n_routed_experts):
         for name in ("gate_proj", "up_proj", "down_proj"):
             q = published[f"model.layers.1.mlp.experts.{expert}.{name}.weight"]
-            codes = served[f"layers.1.mlp.experts.{name}.codes"][expert]
+            codes = served[f"model.layers.1.mlp.experts.{name}.codes"][expert]
             assert torch.equal(q.codes, codes)
 
 

@@ -27,7 +27,7 @@ from etude.tasks import Split
 from etude.trace import UNKNOWN_EXPERT
 from etude.training import NonFiniteError, TrainingError
 from etude.training.checkpoint import latest_checkpoint
-from etude.weights import Tensors, VersionExists, WeightStore
+from etude.weights import Fenced, Tensors, VersionExists, WeightStore
 from etude.weights.torch_bridge import from_state_dict, from_torch
 
 KEYS = {"loss", "entropy", "mismatch_mean", "mismatch_p99", "overridden", "refused", "grad_norm", "lr", "solved"}
@@ -66,6 +66,10 @@ def groups(trainer) -> list[TrainingGroup]:
 
 def weights(trainer) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+
+def published_weights(trainer) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in trainer.model.swapped_state().items()}
 
 
 def equal(one, other) -> bool:
@@ -188,7 +192,7 @@ def test_a_death_between_checkpoint_and_publication_heals(trainer, groups, tmp_p
     assert again.status()["step"] == 1
     assert again.status()["metrics"].keys() >= KEYS, "what was not published yet is in the metrics all the same"
     published = store.read(1)
-    for name, value in again.model.state_dict().items():
+    for name, value in published_weights(again).items():
         assert np.array_equal(published[name].data, value.contiguous().view(torch.uint8).numpy().reshape(-1)), name
 
 
@@ -224,7 +228,7 @@ def test_the_heads_follow_the_trunk_which_does_not_notice(tmp_path, groups) -> N
 
 
 def stored(root) -> dict[str, bytes]:
-    return {str(file): file.read_bytes() for file in (root / "weights").rglob("*") if file.is_file()}
+    return {str(file): file.read_bytes() for file in (root / "weights").glob("v*/*") if file.is_file()}
 
 
 def out_of_the_log(log: RlLog, groups: list[TrainingGroup]) -> list[TrainingGroup]:
@@ -280,15 +284,44 @@ def test_a_step_reads_no_version_back(trainer, groups, tmp_path, monkeypatch) ->
     assert read == [], "the last version's tensors are at hand"
     monkeypatch.undo()
     published = WeightStore(str(tmp_path / "weights")).read(2)
-    assert all(published[name].equals(from_torch(tensor)) for name, tensor in weights(trainer).items())
+    assert all(published[name].equals(from_torch(tensor)) for name, tensor in published_weights(trainer).items())
 
 
 def publish_other(trainer, version: int) -> Tensors:
     """As if the same step had given other weights before the trainer died."""
-    changed = {name: value + 1 if value.is_floating_point() else value for name, value in weights(trainer).items()}
+    changed = {
+        name: value + 1 if value.is_floating_point() else value for name, value in published_weights(trainer).items()
+    }
     tensors = from_state_dict(changed)
     trainer.store.publish(version, tensors)
     return tensors
+
+
+def test_a_run_whose_versions_have_the_names_of_the_network_goes_on(trainer, tmp_path) -> None:
+    """As those of older runs have."""
+    trainer.store.withdraw(0)
+    trainer.store.publish(0, from_state_dict(weights(trainer)))
+    again = open_trainer(tmp_path, RECIPE)
+    again.train(0, make_groups(RECIPE, again.model, 0))
+    store = WeightStore(str(tmp_path / "weights"))
+    assert store.read(0).keys() == weights(again).keys()
+    assert store.read(1).keys() == published_weights(again).keys()
+    assert list(read_journal(tmp_path / "journal", kind="version_differs")) == []
+
+
+def test_versions_that_nobody_needs_are_deleted(tmp_path) -> None:
+    recipe = tiny_recipe(steps=9, evaluate_every=4, max_staleness=0, probe_every=100)
+    recipe = recipe.model_copy(update={"weights": recipe.weights.model_copy(update={"keep": 1, "anchor_every": 2})})
+    trainer = open_trainer(tmp_path, recipe)
+    trainer.store.announce("engine", 2)
+    for step in range(7):
+        trainer.train(step, make_groups(recipe, trainer.model, step))
+    assert trainer.store.versions() == [0, 2, 4, 6, 7], "evaluated, followed, evaluated, sampled with, newest"
+    again = open_trainer(tmp_path, recipe)
+    with pytest.raises(Fenced):
+        trainer.train(7, make_groups(recipe, trainer.model, 7))
+    again.train(7, make_groups(recipe, again.model, 7))
+    assert again.store.latest() == 8
 
 
 def test_what_engines_sampled_with_stays_where_arithmetic_does_not_repeat(trainer, groups, tmp_path) -> None:
@@ -298,7 +331,8 @@ def test_what_engines_sampled_with_stays_where_arithmetic_does_not_repeat(traine
     assert all(tensor.equals(published[name]) for name, tensor in store.read(1).items())
     assert [entry.fields["version"] for entry in read_journal(tmp_path / "journal", kind="version_differs")] == [1]
     trainer.train(1, make_groups(RECIPE, trainer.model, 1))
-    assert all(store.read(2)[name].equals(from_torch(tensor)) for name, tensor in weights(trainer).items())
+    read = store.read(2)
+    assert all(read[name].equals(from_torch(tensor)) for name, tensor in published_weights(trainer).items())
 
 
 def test_lockstep_promises_bits(tmp_path) -> None:
@@ -329,7 +363,8 @@ def test_damaged_versions_after_the_checkpoint_are_published_again_with_their_st
     assert store.versions() == [0], "an engine that starts now starts with what can be read"
     for step, batch in enumerate(batches):
         again.train(step, batch)
-    assert all(store.read(2)[name].equals(from_torch(tensor)) for name, tensor in weights(trainer).items())
+    read = store.read(2)
+    assert all(read[name].equals(from_torch(tensor)) for name, tensor in published_weights(trainer).items())
 
 
 def test_replay_and_the_reference_are_used_when_the_recipe_says_so(tmp_path) -> None:
@@ -368,20 +403,20 @@ def damage(folder) -> None:
 
 def test_a_damaged_version_is_published_again_from_the_checkpoint(trainer, groups, tmp_path) -> None:
     trainer.train(0, groups)
-    expected = weights(trainer)
+    expected, published = weights(trainer), published_weights(trainer)
     for version in ("v000000", "v000001"):  # the version itself, and the one that it stands on
         damage(tmp_path / "weights" / version)
     again = open_trainer(tmp_path, RECIPE)
     assert equal(weights(again), expected)
     read = WeightStore(str(tmp_path / "weights")).read(1)
-    assert {name: value for name, value in read.items() if not value.equals(from_torch(expected[name]))} == {}
+    assert {name: value for name, value in read.items() if not value.equals(from_torch(published[name]))} == {}
 
 
 def test_a_version_that_the_engine_refused_is_published_again_whole(trainer, groups, tmp_path) -> None:
     trainer.train(0, groups)
     damage(tmp_path / "weights" / "v000001")
     trainer.republish()
-    assert WeightStore(str(tmp_path / "weights")).read(1).keys() == weights(trainer).keys()
+    assert WeightStore(str(tmp_path / "weights")).read(1).keys() == published_weights(trainer).keys()
 
 
 @pytest.mark.parametrize("experts", ["nvfp4", "mxfp8", "fp8_block"])
@@ -401,7 +436,7 @@ def test_rounded_it_computes_what_the_engine_computed_and_publishes_codes(tmp_pa
     expected = served_state(trainer.model)
     assert held.keys() == expected.keys()
     assert all(held[name].equals(from_torch(tensor)) for name, tensor in expected.items())
-    assert "layers.1.mlp.experts.gate_proj.codes" in held
+    assert "model.layers.1.mlp.experts.gate_proj.codes" in held
     after = weights(trainer)
     again = open_trainer(tmp_path, recipe)
     assert again.status()["step"] == 1

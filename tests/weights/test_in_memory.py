@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +12,13 @@ import numpy as np
 import pytest
 from tests.contract.store import chain, same
 
-from etude.weights import HeldVersion, WeightStore, read_held
+from etude.weights import HeldVersion, VersionExists, WeightStore, read_held
 
 HOLDER = """
 import sys
 from etude.weights import HeldVersion, WeightStore
 store, held = WeightStore(sys.argv[1]), HeldVersion(sys.argv[1])
-held.hold(store.manifest(2), store.read(2))
+store.publish(2, store.read(2), held=held)
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -49,10 +50,10 @@ def test_bytes_that_are_not_the_versions_are_not_taken(tmp_path: Path) -> None:
     store, place = WeightStore(tmp_path / "weights"), tmp_path / "weights-in-memory.json"
     held = HeldVersion(store.location)
     chain(store, 2)
-    held.hold(store.manifest(1), store.read(1))
+    store.publish(1, store.read(1), held=held)
     assert read_held(store.location, store.manifest(1)) is not None
     said = json.loads(place.read_text())
-    size = sum(tensor.data.size for tensor in store.read(1).values())
+    size = os.fstat(said["descriptor"]).st_size
     other = tmp_path / "other"
     other.write_bytes(np.zeros(size, np.uint8).tobytes())
     with other.open("rb") as file:
@@ -64,7 +65,24 @@ def test_bytes_that_are_not_the_versions_are_not_taken(tmp_path: Path) -> None:
     held.drop()
 
 
-@pytest.mark.parametrize("location", ["s3://bucket/run", "memory://"])
-def test_a_store_elsewhere_is_left_alone(location: str) -> None:
-    held = HeldVersion(location)
-    held.hold(None, {})  # type: ignore[arg-type]
+def test_a_store_elsewhere_is_held_by_its_publisher_alone(tmp_path: Path) -> None:
+    store = WeightStore(tmp_path / "weights")
+    chain(store, 2)
+    held = HeldVersion("s3://bucket/run")
+    store.publish(1, store.read(1), held=held)
+    assert held.base is not None
+    assert same(held.base[1], store.read(1))
+    assert read_held("s3://bucket/run", store.manifest(1)) is None
+    held.drop()
+
+
+def test_what_is_held_while_a_publish_fails_stays(tmp_path: Path) -> None:
+    store, held = WeightStore(tmp_path / "weights"), HeldVersion(str(tmp_path / "weights"))
+    chain(store, 2)
+    store.publish(1, store.read(1), held=held)
+    with pytest.raises(VersionExists):
+        store.publish(0, store.read(1), held=held)
+    assert held.base is not None
+    assert held.base[0] == 1
+    assert read_held(store.location, store.manifest(1)) is not None
+    held.drop()

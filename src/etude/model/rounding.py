@@ -23,6 +23,7 @@ from etude.model.precision.kernels import experts_by_kernels, kernels_for
 from etude.model.precision.numerics import Numerics, Operand
 from etude.model.precision.rounded import rounded_experts
 from etude.model.precision.weight_checks import require_no_faults
+from etude.model.published_state import published_state
 from etude.model.router import Routing
 from etude.model.transformer import Transformer
 
@@ -167,9 +168,10 @@ def restore(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def served_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict that the model would have after `serve`, without changing it: what trainers publish to
-    engines. Of a network with adapters it is these alone.
+def served_state(model: nn.Module, *, published: bool = True) -> dict[str, Tensor]:
+    """Return the `swapped_state` that the model would have after `serve`, without changing it: what trainers publish
+    to engines. Of a network with adapters it is these alone. `published` says whether the names are those of published
+    checkpoints, as in every new version, or the network's own, as in versions of older runs.
 
     Weights that are not finite or were clipped raise PoisonedWeights.
     """
@@ -187,7 +189,7 @@ def served_state(model: nn.Module) -> dict[str, Tensor]:
     # The codes were just computed from these weights and scales, so checking weights and scales suffices.
     checked = {name: tensor for name, tensor in (weights | state).items() if not name.endswith(".codes")}
     require_no_faults(checked, _NO_VERSION)
-    return state
+    return published_state(model.config, state) if published and isinstance(model, Transformer) else state
 
 
 def _mixtures(model: nn.Module) -> list[MixtureOfExperts]:

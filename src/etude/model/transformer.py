@@ -28,6 +28,7 @@ from etude.model.mtp import MtpLayer
 from etude.model.norm import RMSNorm
 from etude.model.pieces import Packed
 from etude.model.placing import count_experts
+from etude.model.published_state import published_state
 from etude.model.rope import Rotary
 from etude.model.router import Replay, Routing
 from etude.model.router import balance_loss as router_balance_loss
@@ -280,8 +281,9 @@ class Transformer(nn.Module):
         return self.head.logits(hidden)
 
     def swapped_state(self) -> dict[str, Tensor]:
-        """Return the tensors that differ between versions of this network: its adapters if it has any, else all."""
-        return adapter_state(self) or self.state_dict()
+        """Return the tensors that differ between versions of this network: its adapters if it has any, else all, by
+        their published names. They share the network's memory."""
+        return adapter_state(self) or published_state(self.config, self.state_dict())
 
     @torch.no_grad()
     def prepare(self) -> None:

@@ -44,7 +44,7 @@ from etude.training import (
     told_when_short,
 )
 from etude.weights import WeightStore
-from etude.weights.torch_bridge import from_state_dict
+from etude.weights.torch_bridge import StateViews
 
 _UNKNOWN_END = 1_000_000
 """Total number of steps assumed in the first round, before it is known how many fit in the time. It is so large that
@@ -77,7 +77,8 @@ class ContinuedTrainer:
             self.model, self.recipe.continued.optimizer, _UNKNOWN_END, masters=self.masters
         )
         self._resume()
-        self.store = WeightStore(store, anchor_every=self.recipe.weights.anchor_every)
+        self.store = WeightStore(store, anchor_every=self.recipe.weights.anchor_every, threads=self.compute.threads)
+        self.store.claim()
         self._publish(served_state(self.model))
 
     def status(self) -> dict[str, Any]:
@@ -165,4 +166,4 @@ class ContinuedTrainer:
     def _publish(self, state: dict[str, torch.Tensor]) -> None:
         """Publish the weights in `state` as version `self.rounds`, unless it was published before a restart."""
         if self.rounds not in self.store.versions():
-            self.store.publish(self.rounds, from_state_dict(state))
+            self.store.publish(self.rounds, StateViews(state))

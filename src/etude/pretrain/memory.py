@@ -16,6 +16,7 @@ from etude.recipe.compute import ComputeRecipe
 from etude.recipe.training import StageRecipe
 from etude.training import TrainerMemory, free_memory
 from etude.training.memory import Change, advice, in_gb, own_limit, return_freed
+from etude.weights import CHUNK_BYTES
 
 _HEAP = 2**25
 """Bytes of a tensor from which glibc allocates it outside of the heap, and gives its memory back when it is freed."""
@@ -143,13 +144,18 @@ def _states(recipe: Recipe, name: str, config: ModelConfig, dtype: torch.dtype, 
     states = states_of(recipe, name, config, dtype, passes)
     if name != "continued":
         return states
-    return states.beside(published=0, publishing=2 * version_bytes(recipe, config, dtype))
+    return states.beside(published=0, publishing=publishing_bytes(version_bytes(recipe, config, dtype)))
 
 
 def version_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> int:
     """Return the size of one version of what the run trains, in the compute dtype."""
     parameters = trained_network(recipe, config).parameters()
     return sum(parameter.numel() for parameter in parameters if parameter.requires_grad) * dtype.itemsize
+
+
+def publishing_bytes(version: int) -> int:
+    """Return what publishing a version takes: a copy of it, and the chunks that are encoded at a time."""
+    return version + min(version, 8 * CHUNK_BYTES)
 
 
 def _passes(recipe: Recipe, name: str) -> StageRecipe:

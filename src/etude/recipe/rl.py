@@ -16,10 +16,16 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class WeightsRecipe(Section):
+    LATER: ClassVar[frozenset[str]] = frozenset({"keep"})
+
     store: str = ""
     """URL or folder of the store of weight versions; empty means a folder of the run."""
     anchor_every: int = Field(25, ge=1)
     """Interval, in versions, at which the weights are stored in full; versions in between are stored as deltas."""
+    keep: int = Field(0, ge=0)
+    """How many of the newest versions RL keeps in the store; 0 keeps all. Those that an engine reads or holds, that
+    rollouts in flight were sampled with, or that will be evaluated stay in any case, each with the versions that it
+    stands on."""
 
     def place(self, own: Path) -> str:
         """Return where a run stores its weight versions; `own` is the run's default folder for them."""

@@ -8,7 +8,16 @@ import torch
 
 from etude.model import ModelConfig
 from etude.model.activations import Pass
-from etude.pretrain.memory import as_begun, checkpoints, plain_pass, smaller_passes, states_of, version_bytes, with_pass
+from etude.pretrain.memory import (
+    as_begun,
+    checkpoints,
+    plain_pass,
+    publishing_bytes,
+    smaller_passes,
+    states_of,
+    version_bytes,
+    with_pass,
+)
 from etude.recipe import Recipe
 from etude.training import TrainerMemory
 from etude.training.memory import Change, advice, in_gb, own_limit
@@ -44,6 +53,6 @@ def changes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> Iterator
 
 def _states(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> TrainerMemory:
     version = version_bytes(recipe, config, dtype)
-    kept = 2 + (config.moe_layers > 0) + (recipe.rl.reward.kl > 0)
+    kept = 1 + (config.moe_layers > 0) + (recipe.rl.reward.kl > 0)
     states = states_of(recipe, "rl", config, dtype, passes=2)
-    return states.beside(published=kept * version, publishing=2 * version)
+    return states.beside(published=kept * version, publishing=publishing_bytes(version))

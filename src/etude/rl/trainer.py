@@ -40,12 +40,13 @@ from etude.rl.forward import SampledTokens, forward, predicting_hidden
 from etude.rl.loss import policy_loss
 from etude.rl.measure import StepMeter, most_sampled_version, probe_replay, reference_kl
 from etude.rl.memory import pass_of, told
+from etude.rl.run import evaluated_steps
 from etude.rl.scoring import ScoredBatch, score_groups
 from etude.rl.trust import trust_region
 from etude.training import Compute, MasterWeights, TrainingError, build_optimizer, told_when_short
 from etude.training.checkpoint import latest_checkpoint, load_checkpoint, require_finite, save_checkpoint
-from etude.weights import CorruptVersion, HeldVersion, RawTensor, Tensors, VersionExists, WeightStore
-from etude.weights.torch_bridge import from_state_dict, into_module, to_torch
+from etude.weights import CorruptVersion, HeldVersion, Tensors, VersionExists, WeightStore
+from etude.weights.torch_bridge import StateViews, into_module, to_torch
 
 _SAVE_SHARE = 20
 """Checkpoints are at least this many times as far apart as the last one took to write, so that those of a large model
@@ -93,11 +94,11 @@ class RlTrainer:
         """The policy whose expert replay was measured last; it exists from the first measurement on."""
         self._resume()
         self._saved, self._save_seconds = time.monotonic(), 0.0
-        self.store = WeightStore(store, anchor_every=self.recipe.weights.anchor_every)
+        anchor_every, threads = self.recipe.weights.anchor_every, self.compute.threads
+        self.store = WeightStore(store, anchor_every=anchor_every, threads=threads)
+        self.store.claim()
         self._held = HeldVersion(store)
-        self._base: tuple[int, Tensors] | None = None
-        """The version published last, its number and tensors: the next one is stored as a delta on it. None if it has
-        to be read from the store."""
+        """The version published last: the next one is stored as a delta on it."""
         self._drop_damaged_versions()
         self.metrics |= self._publish(self._tensors())
         self._idle: Waiting | None = None
@@ -149,7 +150,7 @@ class RlTrainer:
     def republish(self) -> dict[str, Any]:
         """Publish the current version again, after its stored copy turned out to be damaged."""
         self.store.withdraw(self.step)
-        self._base = None  # what it stands on may be damaged too
+        self._held.drop()  # what it stands on may be damaged too
         self.journal.event("version_republished", version=self.step)
         return self._publish(self._tensors())
 
@@ -280,8 +281,8 @@ class RlTrainer:
                 self.journal.event("version_damaged", version=version, reason=str(error))
                 self.store.withdraw(version)
 
-    def _tensors(self) -> dict[str, RawTensor]:
-        return from_state_dict(served_state(self.model))
+    def _tensors(self) -> Tensors:
+        return StateViews(served_state(self.model))
 
     def _newest(self, versions: Iterable[int]) -> tuple[int, Tensors] | None:
         """Return the newest of these versions, its number and tensors; None if there is none, or if it is damaged."""
@@ -293,14 +294,23 @@ class RlTrainer:
             self.journal.event("version_damaged", version=newest, reason=str(error))
             return None
 
+    def _collect(self) -> None:
+        """Delete the versions that nobody needs any more, if the recipe asks for it."""
+        if not self.recipe.weights.keep:
+            return
+        sampled = range(self.step - self.rl.max_staleness - 1, self.step)
+        if gone := self.store.collect(self.recipe.weights.keep, {*sampled, *evaluated_steps(self.rl)}):
+            self.journal.event("versions_deleted", versions=gone)
+
     def _publish(self, tensors: Tensors) -> dict[str, Any]:
         """Publish the current weights as version `step`, unless an earlier process of this run already did."""
-        published = self.store.versions()
-        base = None if self.step in published else self._base or self._newest(v for v in published if v < self.step)
+        published, base = self.store.versions(), None
+        if self.step not in published:
+            base = self._held.base or self._newest(v for v in published if v < self.step)
+        elif not tensors.keys() & {entry.name for entry in self.store.manifest(self.step).tensors}:
+            tensors = StateViews(served_state(self.model, published=False))  # the names that older runs have
         try:
-            manifest = self.store.publish(self.step, tensors, base=base)
-            self._base = (self.step, tensors)
-            self._held.hold(manifest, tensors)
+            manifest = self.store.publish(self.step, tensors, base=base, held=self._held)
         except VersionExists as error:
             if self.step == 0:  # the store is that of another run
                 raise
@@ -312,7 +322,9 @@ class RlTrainer:
             # Engines have sampled with the stored weights, so those stay. The loss compares with the engine's log-probs
             # anyway.
             self.journal.event("version_differs", version=self.step)
-            manifest, self._base = self.store.manifest(self.step), None
+            self._held.drop()
+            manifest = self.store.manifest(self.step)
+        self._collect()
         return {
             "version": self.step,
             "delta": manifest.kind == "delta",

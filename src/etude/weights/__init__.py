@@ -3,9 +3,11 @@
 Versions are stored in full or as lossless deltas, with checksums.
 """
 
+from etude.weights.coordination import Follower
 from etude.weights.errors import (
     CorruptVersion,
     DoesNotFit,
+    Fenced,
     MissingVersion,
     StoreFailed,
     UnknownFormat,
@@ -13,16 +15,21 @@ from etude.weights.errors import (
     WeightsError,
     WrongBase,
 )
-from etude.weights.in_memory import HeldVersion, read_held
-from etude.weights.manifest import Entry, Manifest
+from etude.weights.in_memory import HeldTensors, HeldVersion, read_held
+from etude.weights.manifest import CHUNK_BYTES, AnyManifest, Entry, Manifest
 from etude.weights.store import WeightStore
 from etude.weights.tensor import ITEM_SIZES, RawTensor, Tensors
 
 __all__ = [
+    "CHUNK_BYTES",
     "ITEM_SIZES",
+    "AnyManifest",
     "CorruptVersion",
     "DoesNotFit",
     "Entry",
+    "Fenced",
+    "Follower",
+    "HeldTensors",
     "HeldVersion",
     "Manifest",
     "MissingVersion",

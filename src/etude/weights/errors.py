@@ -20,6 +20,10 @@ class WrongBase(WeightsError):
     published under the number (often because they were changed in place), or the version is not an earlier one."""
 
 
+class Fenced(WeightsError):
+    """Another publisher took the store over, so this one may not publish any more."""
+
+
 class VersionExists(WeightsError):
     """The version number is already published with other content. A published version never changes."""
 

@@ -7,8 +7,9 @@ variables of the providers' own tools (AWS_*, GOOGLE_*, AZURE_*); an endpoint wi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 import obstore
@@ -59,9 +60,41 @@ class Objects:
             except FileNotFoundError:
                 return None
 
+    @contextmanager
+    def writing(self, path: str) -> Iterator[Callable[[bytes], object]]:
+        """Context with a function that appends to an object. It exists once the context ends without an exception."""
+        with self._named(f"write {path}"):
+            writer = obstore.open_writer(self._store, path)
+            yield writer.write
+            writer.close()
+
+    def size(self, path: str) -> int | None:
+        """Return an object's size; None if there is no such object."""
+        with self._named(f"read {path}"):
+            try:
+                return obstore.head(self._store, path)["size"]
+            except FileNotFoundError:
+                return None
+
+    def get_range(self, path: str, begin: int, length: int) -> memoryview:
+        """Return a range of bytes of an object that is at least so long."""
+        with self._named(f"read {path}"):
+            return memoryview(obstore.get_range(self._store, path, start=begin, length=length))
+
     def list(self, prefix: str = "") -> list[str]:
         with self._named(f"list {prefix}"):
             return [entry["path"] for batch in obstore.list(self._store, prefix or None) for entry in batch]
+
+    def times(self) -> dict[str, datetime]:
+        """Return when each object was last written, by the store's clock."""
+        with self._named("list"):
+            found = (entry for batch in obstore.list(self._store) for entry in batch)
+            return {entry["path"]: entry["last_modified"] for entry in found}
+
+    def delete(self, path: str) -> None:
+        """Delete an object if it exists."""
+        with self._named(f"delete {path}"), suppress(FileNotFoundError):
+            obstore.delete(self._store, path)
 
     def delete_others(self, prefix: str, keep: set[str]) -> None:
         """Delete all objects under `prefix` but `keep`, and a local store's temporary files there. Writers leave such
@@ -70,7 +103,7 @@ class Objects:
         with self._named(f"clean {prefix}"):
             if gone:
                 obstore.delete(self._store, gone)
-            if self._folder is not None:
+            if self._folder is not None and (self._folder / prefix).is_dir():
                 for path in (self._folder / prefix).iterdir():
                     if STAGED.search(path.name):
                         path.unlink(missing_ok=True)

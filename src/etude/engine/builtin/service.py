@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import threading
 import time
 import weakref
@@ -44,7 +45,7 @@ from etude.recipe.lora import LoraRecipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.training import OutOfMemory, told_when_short
 from etude.training.compute import DTYPES
-from etude.weights import Tensors, WeightsError, WeightStore, read_held
+from etude.weights import StoreFailed, Tensors, WeightsError, WeightStore, read_held
 from etude.weights.torch_bridge import into_module
 
 T = TypeVar("T")
@@ -211,6 +212,8 @@ def _end(commands: SimpleQueue[Any], thread: threading.Thread) -> None:
 def _read(store: WeightStore, version: int, have: tuple[int, Tensors] | None) -> tuple[Tensors, bool]:
     """Return a version's tensors, and whether it is stored as a delta. They come from the trainer's memory if it is on
     this machine, else from the store. `have` is the version that this engine holds."""
+    with suppress(StoreFailed):  # an engine may have no right to write; then the trainer may delete what it needs
+        store.announce(f"{socket.gethostname()}-{os.getpid()}", version)
     manifest = store.manifest(version)
     tensors = read_held(store.location, manifest) or store.read(version, have=have)
     return tensors, manifest.kind == "delta"
