@@ -70,17 +70,20 @@ def test_the_engine_killed_during_an_update(shared):
     case, service = shared.case(), shared.service
 
     async def run() -> None:
-        request = ask("long", prompt_of(4), 90)
-        long = asyncio.create_task(service.generate(request))
-        await until_sampled(service, (await service.stats()).sampled_tokens + 1)
+        requests = [ask(f"u{i}", prompt_of(4 + i, i), 80, seed=i) for i in range(20 * SLOTS)]
+        tasks = [asyncio.create_task(service.generate(request)) for request in requests]
+        await until_sampled(service, (await service.stats()).sampled_tokens + SLOTS)
         version = shared.versions.publish()
         updating = asyncio.create_task(service.update(version))
         await asyncio.sleep(0.05)
         old = kill(service, "VLLM::EngineCore")
         await updating
-        answer = await long
-        assert set(answer.versions.tolist()) == {version}
-        check(case, request, answer)
+        assert (await service.info()).version == version
+        answers = await asyncio.gather(*tasks)
+        after = [pair for pair in zip(requests, answers, strict=True) if set(pair[1].versions.tolist()) == {version}]
+        assert after
+        for request, answer in after:
+            check(case, request, answer)
         require_gone(old)
 
     asyncio.run(run())

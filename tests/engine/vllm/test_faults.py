@@ -55,8 +55,10 @@ def test_a_version_with_other_log_probs_is_refused_until_one_passes(unmended):
     async def run() -> None:
         long = asyncio.create_task(engine.generate(ask("long", prompt_of(4), 90)))
         await until_sampled(engine, (await engine.stats()).sampled_tokens + 1)
-        with pytest.raises(NumericsRefused, match=r"log-probs differ from the trainer's by mean"):
-            await engine.update(unmended.versions.publish())
+        version = unmended.versions.publish()
+        for _ in range(2):
+            with pytest.raises(NumericsRefused, match=r"log-probs differ from the trainer's by mean"):
+                await engine.update(version)
         with pytest.raises(EngineError, match="log-probs differ"):
             await long
         with pytest.raises(NumericsRefused, match="log-probs differ"):

@@ -99,6 +99,8 @@ class VllmService:
         self._updating, self._restarting = asyncio.Lock(), asyncio.Lock()
         self._restarts = 0
         self._ended = False
+        self._refusal: str | None = None
+        """Why the current version's log-probs are refused."""
         self._stats = self._before_restart = EngineStats(version)
         if self._store is not None and (latest := self._store.latest()) is not None and latest > version:
             try:
@@ -156,6 +158,8 @@ class VllmService:
     async def update(self, version: int) -> None:
         async with self._updating:
             if version == self._current.number:
+                if self._refusal:
+                    raise NumericsRefused(f"version {version}: {self._refusal}")
                 return
             if self._store is None:
                 raise UpdateRefused(f"version {version}: this engine was started without a weight store")
@@ -164,8 +168,9 @@ class VllmService:
             except WeightsError as error:
                 raise UpdateRefused(f"version {version} could not be loaded: {error}") from error
             expected = await asyncio.to_thread(target.reference.logprobs, self._probe)
-            if refusal := await self._swap(target, expected):
-                raise NumericsRefused(f"version {version}: {refusal}")
+            self._refusal = await self._swap(target, expected)
+            if self._refusal:
+                raise NumericsRefused(f"version {version}: {self._refusal}")
 
     async def shutdown(self) -> None:
         await asyncio.to_thread(self.end)

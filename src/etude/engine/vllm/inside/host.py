@@ -256,12 +256,13 @@ class Host:
                 if running.aborted and not output.finished:
                     # The abort came before vLLM knew the request.
                     await self._engine.abort(request.id)
+            experts = await self._experts.of(request, len(running.tokens))
             await self._gate.wait()
             if running.failed is not None:
                 raise running.failed
             assert last is not None
             answer = self._answer(running, last, oldest)
-            answer.experts = await self._experts.of(request, answer.tokens.size)
+            answer.experts = experts
             self._streaming.end(answer)
             return answer
         except Exception as error:
