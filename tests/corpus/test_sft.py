@@ -1,5 +1,7 @@
 """The loss of demonstrations is on what was sampled, and on nothing else unless asked for."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -51,7 +53,8 @@ def test_other_tokens_weigh_what_the_recipe_says():
 
 
 def test_segments_share_rows_but_are_documents_of_their_own():
-    (row,) = rows_of(TraceRows(TRACES, other_token_loss=0.0), 64)
+    aside = replace(segment(1, 2, 2), kind=SegmentKind.ASIDE)
+    (row,) = rows_of(TraceRows([*TRACES, trace("c", aside)], other_token_loss=0.0), 64)
     assert np.unique(row.documents).tolist() == [-1, 0, 1, 2]
     for document in range(3):
         assert row.positions[row.documents == document][0] == 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from etude.rl.batch import Row, microbatches, trace_rows
 from etude.rl.forward import SampledTokens
 from etude.rl.loss import policy_loss
 from etude.rl.trust import ByDifference, ByRatio, TrustRegion
-from etude.trace.trace import UNKNOWN_EXPERT, Segment, SegmentKind, Trace
+from etude.trace.trace import UNKNOWN_EXPERT, Break, BreakKind, Segment, SegmentKind, Trace
 
 
 def segment(tokens: list[int], sampled: list[bool], experts: bool = True) -> Segment:
@@ -51,9 +52,11 @@ def test_rows_are_the_segments_cut_after_their_last_sampled_token() -> None:
         segment([1, 2, 3, 4, 5], [False, False, True, True, False]),
         segment([1, 2], [False, False]),
         segment([7, 8], [False, True]),
+        replace(segment([9, 9], [False, True]), kind=SegmentKind.ASIDE),
+        replace(segment([6, 6], [False, True]), kind=SegmentKind.AGENT, breaks=(Break(BreakKind.EDITED, 0),)),
     ]
     rows = trace_rows(trace, 0.25)
-    assert [list(r.tokens) for r in rows] == [[1, 2, 3, 4], [7, 8]]
+    assert [list(r.tokens) for r in rows] == [[1, 2, 3, 4], [7, 8], [6, 6]]
     assert {r.advantage for r in rows} == {0.25}
     assert rows[0].experts is not None
     assert rows[0].experts.shape == (4, 2, 2)

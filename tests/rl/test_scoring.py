@@ -11,6 +11,7 @@ from tests.rl.make import make_groups, tiny_model, tiny_recipe
 from etude.rl.batch import TrainingGroup
 from etude.rl.scoring import score_groups
 from etude.tasks import Judgement, Verdict
+from etude.trace import Break, BreakKind, SegmentKind
 
 RECIPE = tiny_recipe()
 
@@ -72,10 +73,14 @@ def test_tokens_of_rollouts_that_saw_a_swap_are_counted_whole(groups) -> None:
     member = groups[0].members[0]
     segment = replace(member.trace.segments[0], versions=member.trace.segments[0].versions.copy())
     segment.versions[-3:] = 1
-    changed = replace(member, trace=replace(member.trace, segments=[segment]))
+    aside = replace(segment, id=1, kind=SegmentKind.ASIDE, versions=segment.versions - 5)
+    segment.breaks = (Break(BreakKind.EDITED, 0),)
+    changed = replace(member, trace=replace(member.trace, segments=[segment, aside]))
     batch = score_groups([replace(groups[0], members=(changed, *groups[0].members[1:]))], RECIPE.rl, {})
     assert batch.summary(1)["multi_version_tokens"] == 10
     assert batch.summary(1)["trained_tokens"] == 20
+    assert batch.summary(1)["staleness_max"] == 1
+    assert batch.summary(1)["breaks"] == 1
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 
 import numpy as np
@@ -8,7 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from etude.trace import Segment, SegmentKind, StopCause, ToolEvent, Trace, TraceError, TraceUsage, from_line, to_line
+from etude.trace import (
+    Break,
+    BreakKind,
+    Segment,
+    SegmentKind,
+    StopCause,
+    ToolEvent,
+    Trace,
+    TraceError,
+    TraceUsage,
+    from_line,
+    to_line,
+)
 from etude.trace.columns import from_batch, to_table
 
 texts = st.text(max_size=10)
@@ -30,6 +43,7 @@ def segments(draw: st.DrawFn) -> Segment:
         logprobs=draw(hnp.arrays(np.float32, size, elements=st.floats(width=32))),
         versions=draw(hnp.arrays(np.int32, size)),
         experts=draw(st.none() | hnp.arrays(np.uint16, (size, layers, top_k), elements=numbers)),
+        breaks=tuple(draw(st.lists(st.builds(Break, st.sampled_from(BreakKind), small, texts), max_size=2))),
     )
 
 
@@ -65,7 +79,7 @@ def assert_equal(one: Trace, other: Trace) -> None:
 
 
 def same_segments(one: list[Segment], other: list[Segment]) -> None:
-    assert [(s.id, s.parent, s.kind) for s in one] == [(s.id, s.parent, s.kind) for s in other]
+    assert [(s.id, s.parent, s.kind, s.breaks) for s in one] == [(s.id, s.parent, s.kind, s.breaks) for s in other]
     for a, b in zip(one, other, strict=True):
         for name in ("tokens", "sampled", "logprobs", "versions", "experts"):
             first, second = getattr(a, name), getattr(b, name)
@@ -106,3 +120,10 @@ def test_lines_hold_every_field(trace: Trace) -> None:
             to_line(trace)
         return
     assert_equal(from_line(to_line(trace)), trace)
+
+
+def test_lines_of_the_first_version_are_read(trace: Trace) -> None:
+    old = json.loads(to_line(trace)) | {"format": "etude-trace-lines/1"}
+    for segment in old["segments"]:
+        del segment["breaks"]
+    assert_equal(from_line(json.dumps(old)), trace)

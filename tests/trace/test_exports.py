@@ -1,10 +1,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from etude.trace import Trace, TraceError, from_line, to_atif, to_line, to_openai
+from etude.trace import (
+    Break,
+    BreakKind,
+    SegmentKind,
+    Trace,
+    TraceError,
+    from_line,
+    to_atif,
+    to_line,
+    to_markdown,
+    to_openai,
+)
 
 
 def test_atif_steps_observations_and_metrics(trace: Trace) -> None:
@@ -28,6 +40,26 @@ def test_atif_steps_observations_and_metrics(trace: Trace) -> None:
     assert len(metrics[0]["logprobs"]) == metrics[0]["completion_tokens"] == 3
     assert document["extra"]["reward"] == 1.0
     assert document["extra"]["segments"][1] == {"id": 1, "parent": 0, "kind": "summary", "tokens": 4}
+
+
+def test_what_ran_beside_the_agent_takes_no_step_of_it_and_breaks_are_told(trace: Trace) -> None:
+    plain = to_atif(trace, agent_version="0")
+    first, second = trace.segments
+    beside = [
+        replace(first, id=2 + n, parent=parent, kind=kind)
+        for n, (parent, kind) in enumerate(
+            [(0, SegmentKind.AGENT), (2, SegmentKind.SUMMARY), (None, SegmentKind.ASIDE)]
+        )
+    ]
+    trace.segments = [first, *beside, replace(second, breaks=(Break(BreakKind.EDITED, 3, "turn 2"),))]
+    document = to_atif(trace, agent_version="0")
+    assert document["steps"] == plain["steps"], "each step has the tokens of its own turn"
+    used = {name: document["final_metrics"][name] for name in ("total_prompt_tokens", "total_completion_tokens")}
+    assert used["total_completion_tokens"] == plain["final_metrics"]["total_completion_tokens"] + 3 * 5
+    assert document["extra"]["segments"][-1]["breaks"] == [{"kind": "edited", "place": 3, "detail": "turn 2"}]
+    page = to_markdown(trace)
+    assert "- beside it: `1 agent, 1 aside`" in page
+    assert "- breaks: `1 edited`" in page
 
 
 def test_atif_of_a_rollout_that_died_in_a_turn_has_no_metrics(trace: Trace) -> None:
@@ -58,8 +90,10 @@ def test_openai_arguments_are_strings_even_where_the_conversation_had_objects(tr
 def test_lines_of_another_version_and_of_something_else_are_refused(trace: Trace) -> None:
     line = to_line(trace)
     assert from_line(line).messages == trace.messages
-    with pytest.raises(TraceError, match="is etude-trace-lines/2, this version reads etude-trace-lines/1: update"):
-        from_line(line.replace("etude-trace-lines/1", "etude-trace-lines/2", 1))
-    for other in ("{}", "[]", "nonsense", '{"format": "etude-trace-lines/1"}'):
+    with pytest.raises(
+        TraceError, match="is etude-trace-lines/3, this version reads etude-trace-lines/2 and older: update"
+    ):
+        from_line(line.replace("etude-trace-lines/2", "etude-trace-lines/3", 1))
+    for other in ("{}", "[]", "nonsense", '{"format": "etude-trace-lines/2"}'):
         with pytest.raises(TraceError, match="not the line of a trace"):
             from_line(other)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.trace.test_columns import assert_equal
 
 from etude.trace import Trace, TraceError, TraceWriter, read_traces, write_traces
 from etude.trace.columns import FORMAT_KEY, to_table
@@ -77,8 +78,10 @@ def test_a_kill_leaves_complete_files_only(tmp_path: Path) -> None:
 
 def test_a_future_version_is_refused_with_one_line(trace: Trace, tmp_path: Path) -> None:
     path = tmp_path / "traces.parquet"
-    pq.write_table(to_table([trace]).replace_schema_metadata({FORMAT_KEY: b"etude-trace/2"}), path)
-    with pytest.raises(TraceError, match="is etude-trace/2, this version reads etude-trace/1: update") as caught:
+    pq.write_table(to_table([trace]).replace_schema_metadata({FORMAT_KEY: b"etude-trace/3"}), path)
+    with pytest.raises(
+        TraceError, match="is etude-trace/3, this version reads etude-trace/2 and older: update"
+    ) as caught:
         list(read_traces(path))
     assert "\n" not in str(caught.value)
 
@@ -95,7 +98,7 @@ def test_a_count_that_this_version_does_not_keep_is_passed_over(trace: Trace, tm
 def test_what_is_no_trace_file_is_named(trace: Trace, tmp_path: Path) -> None:
     other = tmp_path / "other.parquet"
     pq.write_table(to_table([trace]).replace_schema_metadata(None), other)
-    with pytest.raises(TraceError, match="not a trace file: expected etude-trace/1"):
+    with pytest.raises(TraceError, match="not a trace file: expected etude-trace/2"):
         list(read_traces(other))
     other.write_bytes(b"hello")
     with pytest.raises(TraceError, match="damaged or not a Parquet file"):
@@ -115,3 +118,18 @@ def test_a_full_disk_is_one_clear_line(trace: Trace, tmp_path: Path, monkeypatch
         writer.write([trace])
     assert list(read_traces(tmp_path)) == []
     assert writer.write([trace]) is not None
+
+
+def test_files_of_the_first_version_are_read(trace: Trace, tmp_path: Path) -> None:
+    table = to_table([trace])
+    segments = table.column("segments").combine_chunks()
+    kept = [segments.values.type.field(n) for n in range(segments.values.type.num_fields - 1)]
+    assert [field.name for field in kept][-1] == "expert_bytes"
+    struct = pa.StructArray.from_arrays([segments.values.field(field.name) for field in kept], fields=kept)
+    old = pa.ListArray.from_arrays(segments.offsets, struct)
+    place = table.column_names.index("segments")
+    table = table.set_column(place, "segments", old).replace_schema_metadata({FORMAT_KEY: b"etude-trace/1"})
+    pq.write_table(table, tmp_path / "part-000001.parquet")
+    write_traces(tmp_path / "part-000002.parquet", [trace])
+    one, other = read_traces(tmp_path)
+    assert_equal(one, other)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from etude.corpus.errors import CorpusError
 from etude.corpus.mix import RowStream
-from etude.trace.trace import Trace
+from etude.trace.trace import SegmentKind, Trace
 
 _SPLIT = "train"
 
@@ -32,7 +32,7 @@ class TraceRows:
                 raise CorpusError(
                     f"demonstration {trace.id} is of split {trace.split!r}: only {_SPLIT!r} may be learnt"
                 )
-            for segment in trace.segments:
+            for segment in (each for each in trace.segments if each.kind is not SegmentKind.ASIDE):
                 self._tokens.append(segment.tokens.astype(np.int64))
                 self._weights.append(np.where(segment.sampled, 1.0, other_token_loss).astype(np.float32))
         self.lengths = np.array([len(tokens) for tokens in self._tokens], dtype=np.int64)

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields
 from enum import StrEnum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -37,6 +38,10 @@ _ERRORS = {
     kind.__name__: kind for kind in vars(protocol).values() if isinstance(kind, type) and issubclass(kind, EngineError)
 }
 _TYPES = {name: np.dtype(kind) for name, kind in (("int32", "<i4"), ("float32", "<f4"), ("uint16", "<u2"))}
+
+
+_Reading = tuple[Callable[[Any], bool], Callable[[Any], Any]]
+_Readings = tuple[str, list[_Reading]]
 
 
 class WireError(EngineError):
@@ -146,23 +151,30 @@ def _message(name: str, found: dict[str, Any]) -> Any:
         raise ValueError(f"{name} has no field {unknown[0]!r}")
     if missing := sorted(key for key in known.keys() - found.keys() if _required(known[key])):
         raise ValueError(f"{name} lacks {missing[0]!r}")
-    hints = get_type_hints(kind)
-    return kind(**{key: _as(hints[key], one, f"{name}.{key}") for key, one in found.items()})
+    readings = _readings_of(name)
+    return kind(**{key: _as(readings[key], one, f"{name}.{key}") for key, one in found.items()})
 
 
 def _required(field: Field[Any]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def _as(hint: Any, value: Any, where: str) -> Any:
+def _as(field: _Readings, value: Any, where: str) -> Any:
     """Return a value as the type that its field declares. Raises ValueError if it has another."""
-    for fits, convert in _readings(hint):
+    for fits, convert in field[1]:
         if fits(value):
             return convert(value)
-    raise ValueError(f"{where} is {type(value).__name__} where {getattr(hint, '__name__', hint)} belongs")
+    raise ValueError(f"{where} is {type(value).__name__} where {field[0]} belongs")
 
 
-def _readings(hint: Any) -> list[tuple[Callable[[Any], bool], Callable[[Any], Any]]]:
+@cache
+def _readings_of(name: str) -> dict[str, _Readings]:
+    """Return the name of each field's type, and its readings."""
+    hints = get_type_hints(_MESSAGES[name])
+    return {key: (getattr(hints[key], "__name__", str(hints[key])), _readings(hints[key])) for key in _FIELDS[name]}
+
+
+def _readings(hint: Any) -> list[_Reading]:
     """Return, for each type that `hint` allows, what tells whether a value fits, and what converts it."""
     origin, given = get_origin(hint), get_args(hint)
     if origin is UnionType:

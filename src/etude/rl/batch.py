@@ -2,7 +2,8 @@
 
 A row is one segment of a trace. Nothing is re-tokenised or guessed: token ids, masks of sampled tokens, log-probs,
 versions and experts are taken from the trace. Every sampled token in any segment of a rollout gets the rollout's
-advantage. This includes the summaries that the agent wrote when its context was full.
+advantage. This includes the summaries that the agent wrote when its context was full and the agents that it called, but
+not calls beside the task (`SegmentKind.ASIDE`).
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class RowBatch:
 
 
 def trace_rows(trace: Trace, advantage: float) -> list[Row]:
-    """Return a row per segment with sampled tokens, cut after the last of them: later tokens have no loss."""
-    return [_row(segment, advantage) for segment in trace.segments if segment.sampled.any()]
+    """Return a row per segment to train on, cut after the last sampled token: later tokens have no loss."""
+    return [_row(segment, advantage) for segment in trace.segments if segment.trained]
 
 
 def _row(segment: Segment, advantage: float) -> Row:

@@ -59,6 +59,7 @@ class ScoredBatch:
             "turns": _mean([m.trace.usage.turns for m, _ in valid]),
             "sampled_tokens": _mean([m.trace.usage.sampled_tokens for m, _ in valid]),
             "invalid_calls": _mean([m.trace.usage.invalid_calls for m, _ in valid]),
+            "breaks": sum(m.trace.breaks for m, _ in valid),
             "staleness": _mean([version - m.trace.version_span()[0] for m, _ in valid]),
             "staleness_max": max((version - m.trace.version_span()[0] for m, _ in valid), default=0),
             "kl": _mean([r.kl for _, r in valid]),
@@ -100,7 +101,7 @@ def _trained_tokens(group: ScoredGroup, *, multi_version: bool) -> int:
         if member is not None and reward is not None:
             oldest, newest = member.trace.version_span()
             if newest > oldest or not multi_version:
-                tokens += sum(int(segment.sampled.sum()) for segment in member.trace.segments)
+                tokens += sum(int(segment.sampled.sum()) for segment in member.trace.segments if segment.trained)
     return tokens
 
 

@@ -62,13 +62,17 @@ class CompactFormat:
     def count(self, text: str) -> int:
         return self.tokenizer.count(text)
 
-    def opening(self, system: str, user: str) -> list[int]:
+    def opening(self, system: str | None, user: str) -> list[int]:
         special, encode = self.tokenizer.special, self.tokenizer.encode
-        return [special.bos, special.system, *encode(system), special.end, *self.user_message(user)]
+        told = [] if system is None else [special.system, *encode(system), special.end]
+        return [special.bos, *told, *self.user_message(user)]
 
     def user_message(self, text: str) -> list[int]:
         special = self.tokenizer.special
         return [special.user, *self.tokenizer.encode(text), special.end, special.assistant]
+
+    def system_message(self, text: str) -> None:
+        """Return None: a context has one system message, at its beginning."""
 
     def tool_outputs(self, outputs: Sequence[str], calls: Sequence[str] = ()) -> list[int]:
         """Return the ids of the outputs and of the start of the assistant's turn. There must be one output per call, in

@@ -123,9 +123,9 @@ class Format(Protocol):
 
     @property
     def answering(self) -> tuple[int, ...]:
-        """Ids that start the assistant's turn. The ids of `opening`, `user_message` and, in most formats,
-        `tool_outputs` end with them, so a caller removes them to append another message. They include a special token,
-        so no text ends with them."""
+        """Ids that start the assistant's turn. The ids of `opening`, `user_message`, `system_message` and, in most
+        formats, `tool_outputs` end with them, so a caller removes them to append another message. They include a
+        special token, so no text ends with them."""
         ...
 
     @property
@@ -141,12 +141,18 @@ class Format(Protocol):
 
     def count(self, text: str) -> int: ...
 
-    def opening(self, system: str, user: str) -> list[int]:
+    def opening(self, system: str | None, user: str) -> list[int]:
         """Return the ids of the first prompt: system prompt, tools if declared, user message and start of the
-        assistant's turn."""
+        assistant's turn. `system` None: what the family writes where a conversation has no system message, which may be
+        a system prompt of its own; an empty text is another thing."""
         ...
 
     def user_message(self, text: str) -> list[int]: ...
+
+    def system_message(self, text: str) -> list[int] | None:
+        """Return the ids of a system message after the opening, and of the start of the assistant's turn; None if the
+        family writes system messages only at the beginning."""
+        ...
 
     def tool_outputs(self, outputs: Sequence[str], calls: Sequence[str] = ()) -> list[int]:
         """Return the ids of the tool outputs, given in call order, and, in most formats, of the start of the

@@ -14,6 +14,8 @@ from etude.trace.steps import StepsFile, read_steps
 from etude.trace.trace import (
     UNKNOWN_EXPERT,
     UNSAMPLED_VERSION,
+    Break,
+    BreakKind,
     Segment,
     SegmentKind,
     StopCause,
@@ -25,6 +27,8 @@ from etude.trace.trace import (
 __all__ = [
     "UNKNOWN_EXPERT",
     "UNSAMPLED_VERSION",
+    "Break",
+    "BreakKind",
     "LiveTrace",
     "Segment",
     "SegmentKind",

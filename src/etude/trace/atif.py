@@ -53,12 +53,16 @@ def to_atif(
             "stop": str(trace.stop),
             "usage": asdict(trace.usage),
             "timing": trace.timing,
-            "segments": [
-                {"id": s.id, "parent": s.parent, "kind": str(s.kind), "tokens": len(s.tokens)} for s in trace.segments
-            ],
+            "segments": [_about(segment) for segment in trace.segments],
             **(extra or {}),
         },
     }
+
+
+def _about(segment: Segment) -> dict[str, Any]:
+    breaks = {"breaks": [asdict(found) for found in segment.breaks]} if segment.breaks else {}
+    about = {"id": segment.id, "parent": segment.parent, "kind": str(segment.kind), "tokens": len(segment.tokens)}
+    return about | breaks
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def _sampled_spans(segment: Segment) -> Iterator[_Span]:
 
 def _steps(trace: Trace) -> list[dict[str, Any]]:
     """Return one step per message. Tool outputs become observations of the step that made the call."""
-    spans = [span for segment in trace.segments for span in _sampled_spans(segment)]
+    spans = [span for segment in trace.main for span in _sampled_spans(segment)]
     answers = sum(_acts(message) for message in trace.messages)
     # A rollout that was killed within a turn has tokens without a message; then steps cannot be matched to tokens.
     matched = iter(spans) if len(spans) == answers else iter(())

@@ -1,4 +1,5 @@
-"""Builds the segments of a trace while the rollout runs.
+"""Builds the segments of a trace while the rollout runs. Any number of segments grow at once, as where agents run side
+by side.
 
 Invariants: the recorded tokens are those that the engine was given and those that it sampled, in order; sampled tokens
 have their log-prob and weight version. The chosen experts of an MoE model arrive late (the last sampled token has not
@@ -14,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.trace.trace import UNKNOWN_EXPERT, UNSAMPLED_VERSION, Segment, SegmentKind
+from etude.trace.trace import UNKNOWN_EXPERT, UNSAMPLED_VERSION, Break, BreakKind, Segment, SegmentKind
 
 
 class TokenSink(Protocol):
@@ -22,10 +23,13 @@ class TokenSink(Protocol):
 
     def segment(self, number: int, parent: int | None, kind: SegmentKind, tokens: NDArray[np.int32]) -> None: ...
 
-    def given(self, tokens: NDArray[np.int32]) -> None: ...
+    def given(self, segment: int, tokens: NDArray[np.int32]) -> None: ...
+
+    def broken(self, segment: int, found: Break) -> None: ...
 
     def sampled(
         self,
+        segment: int,
         tokens: NDArray[np.int32],
         logprobs: NDArray[np.float32],
         versions: NDArray[np.int32],
@@ -35,14 +39,15 @@ class TokenSink(Protocol):
 
 
 class TraceBuilder:
-    """Records a rollout's tokens in order: `start_segment` first, then `extend` and `sampled`."""
+    """Records a rollout's tokens in order: `start_segment` first, then `extend` and `sampled`, in the segment with the
+    given id, or in the one that was started last."""
 
     def __init__(self, sink: TokenSink | None = None) -> None:
         self.sink = sink
         self._open: list[_OpenSegment] = []
 
     def start_segment(self, kind: SegmentKind, parent: int | None, prompt_ids: Sequence[int]) -> int:
-        """Start a new context and return its segment id. Everything recorded from now on belongs to it."""
+        """Start a new context and return its segment id."""
         if parent is not None and not 0 <= parent < len(self._open):
             raise ValueError(f"segment {parent} cannot be a parent: there are {len(self._open)} segments")
         segment = _OpenSegment(len(self._open), parent, kind)
@@ -52,11 +57,21 @@ class TraceBuilder:
             self.sink.segment(segment.id, parent, kind, np.asarray(prompt_ids, np.int32))
         return segment.id
 
-    def extend(self, ids: Sequence[int]) -> None:
+    def extend(self, ids: Sequence[int], *, segment: int | None = None) -> None:
         """Record tokens that the model was given, as opposed to sampled."""
-        self._current().append_given(ids)
+        into = self._segment(segment)
+        into.append_given(ids)
         if self.sink is not None:
-            self.sink.given(np.asarray(ids, np.int32))
+            self.sink.given(into.id, np.asarray(ids, np.int32))
+
+    def broken(self, kind: BreakKind, place: int, detail: str = "", *, segment: int | None = None) -> None:
+        """Record that the tokens from position `place` of the segment on, which are recorded already, do not continue
+        what was sampled before."""
+        into = self._segment(segment)
+        found = Break(kind, place, detail)
+        into.add_break(found)
+        if self.sink is not None:
+            self.sink.broken(into.id, found)
 
     def sampled(
         self,
@@ -66,26 +81,31 @@ class TraceBuilder:
         *,
         experts: NDArray[np.uint16] | None = None,
         experts_from: int = 0,
+        segment: int | None = None,
     ) -> None:
         """Record sampled tokens. `experts` has a row for each position of the segment from `experts_from` on."""
-        self._current().append_sampled(tokens, logprobs, versions)
+        into = self._segment(segment)
+        into.append_sampled(tokens, logprobs, versions)
         if experts is not None:
-            self._current().place_experts(experts, experts_from)
+            into.place_experts(experts, experts_from)
         if self.sink is not None:
-            self.sink.sampled(tokens, logprobs, versions, experts, experts_from)
+            self.sink.sampled(into.id, tokens, logprobs, versions, experts, experts_from)
 
     @property
     def length(self) -> int:
-        return self._current().length
+        """Length of the segment that was started last."""
+        return self._segment(None).length
 
     def segments(self) -> list[Segment]:
         """Return the segments recorded so far. The builder can continue afterwards."""
         return [segment.freeze() for segment in self._open]
 
-    def _current(self) -> _OpenSegment:
+    def _segment(self, number: int | None) -> _OpenSegment:
         if not self._open:
             raise ValueError("start_segment comes before anything else: the builder has no segment yet")
-        return self._open[-1]
+        if number is not None and not 0 <= number < len(self._open):
+            raise ValueError(f"there is no segment {number}: there are {len(self._open)}")
+        return self._open[-1 if number is None else number]
 
 
 class _OpenSegment:
@@ -97,6 +117,7 @@ class _OpenSegment:
         self._logprobs: list[NDArray[np.float32]] = []
         self._versions: list[NDArray[np.int32]] = []
         self._experts: list[tuple[int, NDArray[np.uint16]]] = []
+        self._breaks: list[Break] = []
 
     def append_given(self, ids: Sequence[int]) -> None:
         tokens = np.asarray(ids, np.int32)
@@ -119,6 +140,11 @@ class _OpenSegment:
             np.array(logprobs, np.float32),
             np.array(versions, np.int32),
         )
+
+    def add_break(self, found: Break) -> None:
+        if not 0 <= found.place <= self.length:
+            raise ValueError(f"a break at position {found.place} of a segment of {self.length} tokens")
+        self._breaks.append(found)
 
     def place_experts(self, experts: NDArray[np.uint16], start: int) -> None:
         if experts.ndim != 3 or start < 0 or start + len(experts) != self.length:
@@ -143,6 +169,7 @@ class _OpenSegment:
             logprobs=np.concatenate(self._logprobs),
             versions=np.concatenate(self._versions),
             experts=self._placed_experts(),
+            breaks=tuple(sorted(self._breaks, key=lambda found: found.place)),
         )
 
     def _append(

@@ -1,4 +1,5 @@
-"""Traces as Arrow columns, one row per trace. The schema is the file format `etude-trace/1` (docs/trace.md).
+"""Traces as Arrow columns, one row per trace. The schema is the file format `etude-trace/2` (docs/trace.md);
+`etude-trace/1`, which is read too, has no breaks.
 
 Invariant: from_batch(to_table(traces)) restores every field of every trace, except that a lone surrogate in a text,
 which UTF-8 cannot represent, becomes "?".
@@ -15,9 +16,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from etude.trace.trace import UNKNOWN_EXPERT, Segment, SegmentKind, StopCause, ToolEvent, Trace, TraceUsage
+from etude.trace.trace import (
+    UNKNOWN_EXPERT,
+    Break,
+    BreakKind,
+    Segment,
+    SegmentKind,
+    StopCause,
+    ToolEvent,
+    Trace,
+    TraceUsage,
+)
 
-FORMAT = "etude-trace/1"
+FORMAT = "etude-trace/2"
+READ = (FORMAT, "etude-trace/1")
 FORMAT_KEY = b"etude.format"
 
 _UNKNOWN_BYTE = 0xFF
@@ -26,6 +38,7 @@ _NUMBERS = ("member", "seed", "started")
 _USAGE = [field.name for field in fields(TraceUsage)]
 _SECONDS_AND_MONEY = frozenset({"tool_seconds", "cost"})
 
+_BREAK = pa.struct([("kind", pa.string()), ("place", pa.int32()), ("detail", pa.string())])
 _SEGMENT = pa.struct(
     [
         ("id", pa.int32()),
@@ -39,6 +52,7 @@ _SEGMENT = pa.struct(
         ("expert_layers", pa.int32()),
         ("expert_top_k", pa.int32()),
         ("expert_bytes", pa.int32()),
+        ("breaks", pa.list_(_BREAK)),
     ]
 )
 _TOOL = pa.struct(
@@ -135,8 +149,13 @@ def _segment_array(segments: Sequence[Segment]) -> Any:
         _lists([segment.versions for segment in segments], np.int32),
         pa.array([data for data, _ in packed], pa.binary()),
         *(pa.array([shape[axis] for _, shape in packed], pa.int32()) for axis in range(3)),
+        pa.array([[_break_row(found) for found in segment.breaks] for segment in segments], pa.list_(_BREAK)),
     ]
     return pa.StructArray.from_arrays(columns, fields=list(_SEGMENT))
+
+
+def _break_row(found: Break) -> dict[str, Any]:
+    return {"kind": str(found.kind), "place": found.place, "detail": _text(found.detail)}
 
 
 def _pack_experts(experts: NDArray[np.uint16] | None) -> tuple[bytes | None, tuple[int | None, ...]]:
@@ -166,6 +185,7 @@ class _SegmentReader:
     def __init__(self, column: Any) -> None:
         self._rows = column.offsets.to_numpy()
         self._column = column.values
+        self._has_breaks = column.type.value_type.get_field_index("breaks") >= 0
         self._lists = {}
         for name in ("tokens", "sampled", "logprobs", "versions"):
             lists = self._column.field(name)
@@ -183,6 +203,10 @@ class _SegmentReader:
             parent=self._value("parent", place),
             kind=SegmentKind(self._value("kind", place)),
             experts=None if data is None else _unpack_experts(data, len(arrays["tokens"]), *shape),
+            breaks=tuple(
+                Break(BreakKind(row["kind"]), row["place"], row["detail"])
+                for row in (self._value("breaks", place) if self._has_breaks else ())
+            ),
             **arrays,
         )
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from etude.journal.files import disk_problem
-from etude.trace.columns import FORMAT, FORMAT_KEY, SCHEMA, from_batch, to_table
+from etude.trace.columns import FORMAT, FORMAT_KEY, READ, SCHEMA, from_batch, to_table
 from etude.trace.trace import Trace
 
 _ROWS_AT_ONCE = 128
@@ -97,10 +97,10 @@ def _read_file(path: Path, only: frozenset[str] | None) -> Iterator[Trace]:
 
 def _check_format(path: Path, metadata: dict[bytes, bytes]) -> None:
     found = metadata.get(FORMAT_KEY, b"").decode(errors="replace")
-    if found == FORMAT:
+    if found in READ:
         return
     if found.startswith("etude-trace/"):
-        raise TraceError(f"trace file {path} is {found}, this version reads {FORMAT}: update étude")
+        raise TraceError(f"trace file {path} is {found}, this version reads {FORMAT} and older: update étude")
     raise TraceError(f"{path} is not a trace file: expected {FORMAT} in its metadata, found {found!r}")
 
 

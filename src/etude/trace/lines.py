@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from etude.trace.file import TraceError
-from etude.trace.trace import Segment, SegmentKind, StopCause, ToolEvent, Trace, TraceUsage
+from etude.trace.trace import Break, BreakKind, Segment, SegmentKind, StopCause, ToolEvent, Trace, TraceUsage
 
-FORMAT = "etude-trace-lines/1"
+FORMAT = "etude-trace-lines/2"
+_READ = (FORMAT, "etude-trace-lines/1")
+"""The formats that are read; the first had no breaks."""
 _PLAIN = ("id", "task", "split", "group", "member", "policy", "seed", "error", "started", "timing", "diff", "messages")
 
 
@@ -45,12 +47,12 @@ def from_line(line: str) -> Trace:
     try:
         found = json.loads(line)
         form = found.get("format")
-        if form == FORMAT:
+        if form in _READ:
             return _trace(found)
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise TraceError(f"not the line of a trace: expected a JSON object of {FORMAT}, found {error!r}") from error
     if str(form).startswith("etude-trace-lines/"):
-        raise TraceError(f"the line is {form}, this version reads {FORMAT}: update étude")
+        raise TraceError(f"the line is {form}, this version reads {FORMAT} and older: update étude")
     raise TraceError(f"not the line of a trace: expected the format {FORMAT}, found {form!r}")
 
 
@@ -76,6 +78,7 @@ def _segment(segment: Segment) -> dict[str, Any]:
         "versions": segment.versions.tolist(),
         "experts": None if experts is None else base64.b64encode(experts.astype("<u2").tobytes()).decode(),
         "experts_shape": None if experts is None else list(experts.shape),
+        "breaks": [asdict(found) for found in segment.breaks],
     }
 
 
@@ -93,4 +96,5 @@ def _read_segment(found: dict[str, Any]) -> Segment:
         logprobs=np.array(found["logprobs"], np.float32),
         versions=np.array(found["versions"], np.int32),
         experts=experts,
+        breaks=tuple(Break(BreakKind(each["kind"]), each["place"], each["detail"]) for each in found.get("breaks", ())),
     )

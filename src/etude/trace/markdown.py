@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from etude.trace.trace import Trace
+from etude.trace.trace import SegmentKind, Trace
+
+_APART = (SegmentKind.AGENT, SegmentKind.ASIDE)
 
 _UNSEEN = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 _UNSEEN |= dict.fromkeys((*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029), 0xFFFD)
@@ -47,6 +50,10 @@ def _about(trace: Trace) -> Iterator[tuple[str, object]]:
     yield "stop", str(trace.stop)
     yield "split", trace.split
     yield "group", trace.group
+    apart = Counter(str(segment.kind) for segment in trace.segments if segment.kind in _APART)
+    yield "beside it", ", ".join(f"{count} {kind}" for kind, count in apart.items())
+    breaks = Counter(str(found.kind) for segment in trace.segments for found in segment.breaks)
+    yield "breaks", ", ".join(f"{count} {kind}" for kind, count in breaks.items())
 
 
 def _conversation(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 Invariants: a frame has reached the kernel when the call that writes it returns, so a kill loses at most the turn in
 progress. An incomplete last frame is ignored; damage anywhere else is an error. Reading gives the recorded segments,
-token for token. The format `etude-steps/1` is described in docs/trace.md.
+token for token. The format `etude-steps/2` is described in docs/trace.md; `etude-steps/1`, which is read too, has one
+segment that grows at a time.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from numpy.typing import NDArray
 from etude.journal.files import disk_problem
 from etude.trace.builder import TraceBuilder
 from etude.trace.file import TraceError
-from etude.trace.trace import Segment, SegmentKind
+from etude.trace.trace import Break, BreakKind, Segment, SegmentKind
 
-FORMAT = "etude-steps/1"
+FORMAT = "etude-steps/2"
+_OLDER_LINE = b"etude-steps/1\n"
 _MAGIC = b"etude-steps/"
 _FIRST_LINE = FORMAT.encode() + b"\n"
 _FRAME = struct.Struct("<II")
@@ -48,6 +50,8 @@ class StepsFile:
         self.path = path
         self.size = 0
         self._offset = 0
+        self._segments = 0
+        """Number of segments in the file. Frames that do not name their segment belong to the last one."""
         self._zstd = zstandard.ZstdCompressor(level=1)
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -59,8 +63,9 @@ class StepsFile:
             self._put(_FIRST_LINE)
             return
         frames = list(_frames(path, keep))
+        _name_format(path)
         self.size = frames[-1][2] if frames else len(_FIRST_LINE)
-        self._offset = sum(head["kind"] == "segment" for head, _, _ in frames)
+        self._offset = self._segments = sum(head["kind"] == "segment" for head, _, _ in frames)
         os.ftruncate(self._descriptor, self.size)
 
     def segment(self, number: int, parent: int | None, kind: SegmentKind, tokens: NDArray[np.int32]) -> None:
@@ -68,20 +73,33 @@ class StepsFile:
         if above is None and place:
             above, kind = place - 1, SegmentKind.REWRITTEN
         self._frame({"kind": "segment", "id": place, "parent": above, "begins": kind.value}, tokens=tokens)
+        self._segments = place + 1
 
-    def given(self, tokens: NDArray[np.int32]) -> None:
+    def given(self, segment: int, tokens: NDArray[np.int32]) -> None:
         if len(tokens):
-            self._frame({"kind": "given"}, tokens=tokens)
+            self._frame({"kind": "given", **self._in(segment)}, tokens=tokens)
+
+    def broken(self, segment: int, found: Break) -> None:
+        self._frame(
+            {
+                "kind": "break",
+                **self._in(segment),
+                "how": found.kind.value,
+                "place": found.place,
+                "detail": found.detail,
+            }
+        )
 
     def sampled(
         self,
+        segment: int,
         tokens: NDArray[np.int32],
         logprobs: NDArray[np.float32],
         versions: NDArray[np.int32],
         experts: NDArray[np.uint16] | None,
         experts_from: int,
     ) -> None:
-        head: dict[str, Any] = {"kind": "sampled"}
+        head: dict[str, Any] = {"kind": "sampled", **self._in(segment)}
         arrays: dict[str, NDArray[Any]] = {"tokens": tokens, "logprobs": logprobs, "versions": versions}
         if experts is not None:
             head["experts_from"], head["shape"] = experts_from, list(experts.shape)
@@ -96,6 +114,10 @@ class StepsFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def _in(self, segment: int) -> dict[str, int]:
+        place = segment + self._offset
+        return {} if place == self._segments - 1 else {"segment": place}
 
     def _frame(self, head: Mapping[str, Any], **arrays: NDArray[Any]) -> None:
         sizes = {name: len(array) for name, array in arrays.items()}
@@ -134,16 +156,28 @@ def read_steps(path: Path, *, keep: int | None = None) -> tuple[list[Segment], l
 
 
 def _record(builder: TraceBuilder, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+    segment = head.get("segment")
     if head["kind"] == "segment":
         builder.start_segment(SegmentKind(head["begins"]), head["parent"], arrays["tokens"].tolist())
     elif head["kind"] == "given":
-        builder.extend(arrays["tokens"].tolist())
+        builder.extend(arrays["tokens"].tolist(), segment=segment)
+    elif head["kind"] == "break":
+        builder.broken(BreakKind(head["how"]), head["place"], head["detail"], segment=segment)
     elif head["kind"] == "sampled":
         experts = arrays["experts"].reshape(head["shape"]) if "experts" in arrays else None
         start = head.get("experts_from", 0)
-        builder.sampled(arrays["tokens"], arrays["logprobs"], arrays["versions"], experts=experts, experts_from=start)
+        sampled = arrays["tokens"], arrays["logprobs"], arrays["versions"]
+        builder.sampled(*sampled, experts=experts, experts_from=start, segment=segment)
     else:
         raise ValueError(f"a frame of kind {head['kind']}")
+
+
+def _name_format(path: Path) -> None:
+    """Name the present format in a file of the older one, which it includes, before frames of it are appended."""
+    with path.open("r+b") as file:
+        if file.read(len(_OLDER_LINE)) == _OLDER_LINE:
+            file.seek(0)
+            file.write(_FIRST_LINE)
 
 
 def _arrays(head: dict[str, Any], raw: bytes) -> dict[str, NDArray[Any]]:
@@ -160,12 +194,12 @@ def _frames(path: Path, keep: int | None) -> Iterator[Frame]:
     except OSError as error:
         raise TraceError(f"cannot read {path}: {error.strerror}") from error
     first = data[: len(_FIRST_LINE)]
-    if first != _FIRST_LINE:
+    if first not in (_FIRST_LINE, _OLDER_LINE):
         if _FIRST_LINE.startswith(data):
             return  # the writer was killed before it had written the first line
         found = data[:40].split(b"\n")[0].decode(errors="replace")
         if found.startswith(_MAGIC.decode()):
-            raise TraceError(f"{path} is {found}, this version reads {FORMAT}: update étude")
+            raise TraceError(f"{path} is {found}, this version reads {FORMAT} and older: update étude")
         raise TraceError(f"{path} is not a steps file: expected it to begin with {FORMAT}, found {found!r}")
     at, end = len(_FIRST_LINE), len(data) if keep is None else min(keep, len(data))
     while at + _FRAME.size <= end:

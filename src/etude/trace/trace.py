@@ -1,7 +1,8 @@
 """Trace: the record of one rollout, and the source of truth for training.
 
 A trace is a chain (or tree) of segments. A segment is one context that the model saw: its tokens are exactly those that
-the engine was given and those that it sampled, never re-tokenised. A self-summary or a fork starts a new segment.
+the engine was given and those that it sampled, never re-tokenised. A self-summary, a fork or a sub-agent starts a new
+segment. Tokens are marked as sampled in one segment only, the one in which the model sampled them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,38 @@ class SegmentKind(StrEnum):
     earlier thinking at the next user message, and when a session is resumed. The repeated tokens count as given, since
     training uses them in the parent, where they were sampled."""
     FORK = "fork"
+    """A segment that shares the beginning of its parent and goes on otherwise, such as a conversation that was cut
+    back. The shared tokens count as given."""
+    AGENT = "agent"
+    """A segment of an agent that its parent's agent called."""
+    ASIDE = "aside"
+    """A call beside the task, such as one for a title. Its tokens are recorded, but nothing trains on them."""
+
+
+class BreakKind(StrEnum):
+    """How an agent's prompt differs from the conversation that the model sampled in."""
+
+    EDITED = "edited"
+    """A turn of the model came back with other words."""
+    DROPPED = "dropped"
+    """A message in the middle is gone."""
+    THINKING_LOST = "thinking_lost"
+    """Thinking that the prompt would have repeated is gone."""
+    TOOLS_CHANGED = "tools_changed"
+    SYSTEM_CHANGED = "system_changed"
+    UNKNOWN_TURN = "unknown_turn"
+    """A turn that the model never sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A place where a prompt is not the continuation of what was sampled before. What comes from there on was encoded
+    anew, and counts as given until the model samples again."""
+
+    kind: BreakKind
+    place: int
+    """Position in the segment's tokens."""
+    detail: str = ""
 
 
 class StopCause(StrEnum):
@@ -84,6 +117,13 @@ class Segment:
     experts: NDArray[np.uint16] | None
     """Experts chosen by the engine's MoE router, shape [tokens, MoE layers, top k]; UNKNOWN_EXPERT where unknown. None
     for a dense model."""
+    breaks: tuple[Break, ...] = ()
+    """Sorted by place. An agent of ours makes none."""
+
+    @property
+    def trained(self) -> bool:
+        """Whether training uses the segment."""
+        return self.kind is not SegmentKind.ASIDE and bool(self.sampled.any())
 
 
 @dataclass(slots=True)
@@ -172,9 +212,22 @@ class Trace:
         session."""
         return sum(segment.kind is SegmentKind.REWRITTEN for segment in self.segments)
 
+    @property
+    def breaks(self) -> int:
+        return sum(len(segment.breaks) for segment in self.segments)
+
+    @property
+    def main(self) -> list[Segment]:
+        """The segments of the agent itself, without those of agents that it called and calls beside the task."""
+        apart: set[int] = set()
+        for segment in self.segments:
+            if segment.kind in (SegmentKind.AGENT, SegmentKind.ASIDE) or segment.parent in apart:
+                apart.add(segment.id)
+        return [segment for segment in self.segments if segment.id not in apart]
+
     def version_span(self) -> tuple[int, int]:
-        """Return the oldest and newest weight version that sampled a token, or (-1, -1) if none did."""
-        seen = [s.versions[s.sampled] for s in self.segments if s.sampled.any()]
+        """Return the oldest and newest weight version that sampled a token to train on, or (-1, -1) if none did."""
+        seen = [s.versions[s.sampled] for s in self.segments if s.trained]
         if not seen:
             return UNSAMPLED_VERSION, UNSAMPLED_VERSION
         every = np.concatenate(seen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from tests.text.formats.golden import (
+    AGAIN,
     ANSWER,
     CUT,
     EXPECTED,
@@ -108,6 +109,22 @@ def test_where_the_assistant_begins(name: str) -> None:
         assert tuple(ids[-size:]) == form.answering
     goes_on_at_once = name.startswith("deepseek")
     assert (tuple(form.tool_outputs(OUTPUTS, calls_of(form))[-size:]) != form.answering) == goes_on_at_once
+
+
+BEGUN = {
+    "qwen2.5": (
+        "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\nGo on, please.<|im_end|>\n<|im_start|>assistant\n"
+    ),
+    "chatml": "<|im_start|>user\nGo on, please.<|im_end|>\n<|im_start|>assistant\n",
+    "deepseek-v3.1": "<｜begin▁of▁sentence｜><｜User｜>Go on, please.<｜Assistant｜></think>",
+}
+"""What formats without a peer (test_renderers.py) write where there is no system message."""
+
+
+@pytest.mark.parametrize("name", BEGUN)
+def test_a_conversation_without_a_system_message(name: str) -> None:
+    assert LETTERS.decode(FORMATS[name](LETTERS).opening(None, AGAIN)) == BEGUN[name]
 
 
 def test_the_prompt_without_thinking_holds_an_empty_thought() -> None:

@@ -161,7 +161,14 @@ def test_no_text_becomes_a_special_token(name: str, said: list[str]) -> None:
 
         def special(texts: list[str], form: Format = form, call: str = call) -> list[int]:
             system, user, *outputs = texts
-            return [*form.opening(system, user), *form.tool_outputs(outputs, [call] * 2), *form.user_message(user)]
+            later = form.system_message(system) or []
+            return [
+                *form.opening(system, user),
+                *form.opening(None, user),
+                *form.tool_outputs(outputs, [call] * 2),
+                *form.user_message(user),
+                *later,
+            ]
 
         assert markers(tokenizer, special(said)) == markers(tokenizer, special(["a"] * 4))
         assert not markers(tokenizer, tokenizer.encode("".join(said)))

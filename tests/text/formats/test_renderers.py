@@ -216,6 +216,26 @@ def test_qwen3s_template_forgets_the_same_thinking() -> None:
 
 
 @every_pair
+@pytest.mark.parametrize("tools", [[], TOOLS], ids=["alone", "tools"])
+def test_a_conversation_without_a_system_message_begins_the_same(pair: Pair, tools: list[dict[str, Any]]) -> None:
+    ours = pair.form.offering(tools).opening(None, TASK)
+    assert ours == pair.peer.render_ids(OPENED[1:], tools=tools or None, add_generation_prompt=True)
+
+
+@every_pair
+def test_a_later_system_message_is_written_the_same(pair: Pair) -> None:
+    form = pair.form.offering([])
+    ours = form.system_message(AGAIN)
+    if pair.name == "deepseek-v3":
+        assert ours is None, "its template moves all system messages to the beginning"
+        return
+    assert ours is not None
+    before = form.opening(SYSTEM, TASK)[: -len(form.answering)]
+    said = [*OPENED, {"role": "system", "content": AGAIN}]
+    assert [*before, *ours] == pair.peer.render_ids(said, add_generation_prompt=True)
+
+
+@every_pair
 def test_our_last_words_too(pair: Pair) -> None:
     ids = pair.form.opening(SYSTEM, TASK) + pair.form.render_turn("", DONE, [])
     ids += pair.form.closing(ids)

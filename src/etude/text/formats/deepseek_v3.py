@@ -72,6 +72,9 @@ class DeepSeekV3Format(MarkedFormat):
     def _system(self, system: str) -> list[Piece]:
         return [self.marks[BEGIN], system]
 
+    def _without_system(self) -> list[Piece]:
+        return self._system("")
+
     def _user(self, text: str) -> list[Piece]:
         return [self.marks[USER], text]
 

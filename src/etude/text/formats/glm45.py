@@ -74,12 +74,18 @@ class GLM45Format(MarkedFormat):
         return [self.marks[ASSISTANT]]
 
     def _system(self, system: str) -> list[Piece]:
+        return [*self._without_system(), *self._later_system(system)]
+
+    def _without_system(self) -> list[Piece]:
         declared = "".join(write_object(tool) + "\n" for tool in self.tools)
         tools = [self.marks[SYSTEM], _TOOLS, declared, *self.marks.published(_CALLING)] if self.tools else []
-        return [self.marks[MASK], self.marks[START], *tools, self.marks[SYSTEM], "\n" + system]
+        return [self.marks[MASK], self.marks[START], *tools]
 
     def _user(self, text: str) -> list[Piece]:
         return [self.marks[USER], "\n" + text]
+
+    def _later_system(self, text: str) -> list[Piece]:
+        return [self.marks[SYSTEM], "\n" + text]
 
     def _tool(self, outputs: Sequence[str], calls: Sequence[str]) -> list[Piece]:
         pieces: list[Piece] = [self.marks[OBSERVATION]]

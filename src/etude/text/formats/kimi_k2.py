@@ -31,6 +31,7 @@ MIDDLE, END = "<|im_middle|>", "<|im_end|>"
 SECTION, END_SECTION = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 CALL, ARGUMENTS, END_CALL = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 
+_DEFAULT_SYSTEM = "You are Kimi, an AI assistant created by Moonshot AI."
 _ID = re.compile(r"\s*functions\.([^:\s]+):([0-9]{1,9})\s*")
 
 
@@ -72,8 +73,15 @@ class KimiK2Format(MarkedFormat):
         tools = self._message(SYSTEM, "tool_declare", declared) if self.tools else []
         return [*tools, *self._message(SYSTEM, "system", system)]
 
+    def _without_system(self) -> list[Piece]:
+        # The template's words, byte for byte, with the line end after them.
+        return [*self._system(_DEFAULT_SYSTEM), "\n"]
+
     def _user(self, text: str) -> list[Piece]:
         return self._message(USER, "user", text)
+
+    def _later_system(self, text: str) -> list[Piece]:
+        return self._message(SYSTEM, "system", text)
 
     def _tool(self, outputs: Sequence[str], calls: Sequence[str]) -> list[Piece]:
         if calls and len(calls) != len(outputs):

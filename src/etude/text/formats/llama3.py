@@ -55,17 +55,23 @@ class Llama3Format(MarkedFormat):
     def _message(self, role: str, text: str) -> list[Piece]:
         return [*self._header(role), text, self.marks[END]]
 
-    def opening(self, system: str, user: str) -> list[int]:
+    def opening(self, system: str | None, user: str) -> list[int]:
         declared = "".join(json.dumps(tool, ensure_ascii=False, indent=4) + "\n\n" for tool in self.tools)
         told = _TOOLS + declared + user if self.tools else user
-        return self.marks.ids([*self._system(system), *self._user(told), *self._assistant()])
+        return self.marks.ids([*self._begun(system), *self._user(told), *self._assistant()])
 
     def _system(self, system: str) -> list[Piece]:
         environment = "Environment: ipython\n" if self.tools else ""
         return [self.marks[BEGIN], *self._message("system", environment + _DATES + system)]
 
+    def _without_system(self) -> list[Piece]:
+        return self._system("")
+
     def _user(self, text: str) -> list[Piece]:
         return self._message("user", text)
+
+    def _later_system(self, text: str) -> list[Piece]:
+        return self._message("system", text)
 
     def _tool(self, outputs: Sequence[str], calls: Sequence[str]) -> list[Piece]:
         told = [self._message("ipython", json.dumps(output, ensure_ascii=False)) for output in outputs]

@@ -54,7 +54,15 @@ class MarkedFormat(ABC):
         """Return the pieces of the system message, with the tools if there are any."""
 
     @abstractmethod
+    def _without_system(self) -> list[Piece]:
+        """Return the pieces that begin a conversation without a system message, with the tools if there are any."""
+
+    @abstractmethod
     def _user(self, text: str) -> list[Piece]: ...
+
+    def _later_system(self, text: str) -> list[Piece] | None:
+        """Return the pieces of a system message after the opening; None if the family has none there."""
+        return None
 
     @abstractmethod
     def _tool(self, outputs: Sequence[str], calls: Sequence[str]) -> list[Piece]:
@@ -77,11 +85,18 @@ class MarkedFormat(ABC):
     def count(self, text: str) -> int:
         return len(self.tokenizer.encode(text))
 
-    def opening(self, system: str, user: str) -> list[int]:
-        return self.marks.ids([*self._system(system), *self._user(user), *self._assistant()])
+    def opening(self, system: str | None, user: str) -> list[int]:
+        return self.marks.ids([*self._begun(system), *self._user(user), *self._assistant()])
+
+    def _begun(self, system: str | None) -> list[Piece]:
+        return self._without_system() if system is None else self._system(system)
 
     def user_message(self, text: str) -> list[int]:
         return self.marks.ids([*self._user(text), *self._assistant()])
+
+    def system_message(self, text: str) -> list[int] | None:
+        pieces = self._later_system(text)
+        return None if pieces is None else self.marks.ids([*pieces, *self._assistant()])
 
     def tool_outputs(self, outputs: Sequence[str], calls: Sequence[str] = ()) -> list[int]:
         return self.marks.ids(self._tool(outputs, calls))

@@ -89,6 +89,11 @@ class Qwen3Format(MarkedFormat):
     def _system(self, system: str) -> list[Piece]:
         return [self.marks[START], "system\n" + system, *self._declared(), self.marks[END], "\n"]
 
+    def _without_system(self) -> list[Piece]:
+        if not self.tools:
+            return []
+        return [self.marks[START], "system\n", *self._declared()[1:], self.marks[END], "\n"]
+
     def _declared(self) -> list[Piece]:
         if not self.tools:
             return []
@@ -97,6 +102,9 @@ class Qwen3Format(MarkedFormat):
 
     def _user(self, text: str) -> list[Piece]:
         return [self.marks[START], "user\n" + text, self.marks[END], "\n"]
+
+    def _later_system(self, text: str) -> list[Piece]:
+        return [self.marks[START], "system\n" + text, self.marks[END], "\n"]
 
     def _tool(self, outputs: Sequence[str], calls: Sequence[str]) -> list[Piece]:
         pieces: list[Piece] = [self.marks[START], "user"]

@@ -24,6 +24,7 @@ from etude.text.formats.marks import Piece
 from etude.text.formats.qwen3 import END, END_RESPONSE, RESPONSE, START, Qwen3Format
 
 # The template's wording, byte for byte: the model was trained on it.
+_DEFAULT_SYSTEM = "You are Qwen, a helpful AI assistant that can interact with a computer to solve tasks."
 _TOOLS = "# Tools\n\nYou have access to the following functions:\n\n<tools>"
 _CALLING = """
 </tools>
@@ -72,6 +73,9 @@ class Qwen3CoderFormat(Qwen3Format):
 
     def _grammar(self) -> Grammar:
         return replace(super()._grammar(), before_first_call="\n\n")
+
+    def _without_system(self) -> list[Piece]:
+        return self._system(_DEFAULT_SYSTEM) if self.tools else []
 
     def _declared(self) -> list[Piece]:
         if not self.tools:

@@ -34,10 +34,13 @@ class ConversationEncoder:
         self._schemas = schemas
 
     def begin(self, messages: Sequence[Message]) -> Encoded:
-        """Encode a whole conversation, whose last message is not the assistant's."""
-        if [m.role for m in messages[:2]] != [Role.SYSTEM, Role.USER]:
-            raise ValueError("a conversation begins with a system and a user message")
-        return self._said([], self._form.opening(messages[0].text, messages[1].text), messages, 2)
+        """Encode a whole conversation, whose last message is not the assistant's. A system message after the first
+        message is written as the user's if the format has none there."""
+        first = 1 if messages and messages[0].role is Role.SYSTEM else 0
+        if len(messages) <= first or messages[first].role is not Role.USER:
+            raise ValueError("a conversation begins with a user message, after at most one system message")
+        opening = self._form.opening(messages[0].text if first else None, messages[first].text)
+        return self._said([], opening, messages, first + 1)
 
     def go_on(self, exchanges: Sequence[Exchange], messages: Sequence[Message], start: int) -> Encoded:
         """Encode the messages from index `start` on, after `exchanges`, which hold those before."""
@@ -62,7 +65,12 @@ class ConversationEncoder:
                 continue
             if role is Role.TOOL:
                 pieces = [self._answers(said)]
+            elif role is Role.SYSTEM:
+                later = (self._form.system_message(message.text) for message in said)
+                pieces = [written for written in later if written is not None]
             else:
+                pieces = []
+            if not pieces:
                 pieces = [self._form.user_message(message.text) for message in said]
                 past = len(exchanges)
             for piece in pieces:

@@ -83,12 +83,14 @@ class Transcript:
         conversation. `experts` are the routed experts of the segment's positions from `experts_from` on."""
         following = self._next(conversation)
         if following.begins is None:
-            self._recorder.extend(following.fresh)
+            self._recorder.extend(following.fresh, segment=self._segment)
         else:
             parent = None if following.begins is SegmentKind.START else self._segment
             self._segment = self._recorder.start_segment(following.begins, parent, following.prompt)
             self._conversation = conversation.id
-        self._recorder.sampled(tokens, logprobs, versions, experts=experts, experts_from=experts_from)
+        self._recorder.sampled(
+            tokens, logprobs, versions, experts=experts, experts_from=experts_from, segment=self._segment
+        )
         self._exchanges = [*following.exchanges, Exchange(following.given, tokens.tolist())]
         self._length = sum(len(given) + len(sampled) for given, sampled in self._exchanges)
         self._given = len(conversation.messages) + 1
