@@ -84,19 +84,24 @@ def test_a_conversation_with_calls_is_written_as_the_model_wrote_it(server: Runn
     try:
         asked: Any = {"model": NAME, "max_tokens": 700, "tools": [TOOL]}
         told = [{"type": "text", "text": "You mend code.", "cache_control": {"type": "ephemeral"}}]
-        answer = client.messages.create(messages=[USER], system=told, **asked)
+        first: Any = [USER, {"role": "system", "content": "There is news."}]
+        answer = client.messages.create(messages=first, system=told, **asked)
         results: Any = [
             {"type": "tool_result", "tool_use_id": block.id, "content": [{"type": "text", "text": text}]}
             for block, text in zip(answer.content[2:], ("one", "two"), strict=True)
         ]
-        said: Any = [USER, {"role": "assistant", "content": answer.content}]
+        said: Any = [*first, {"role": "assistant", "content": answer.content}]
         said.append({"role": "user", "content": [*reversed(results), {"type": "text", "text": "go on"}]})
         client.messages.create(messages=said, system=told, **asked)
     finally:
         server.engine.script = lambda request: SAID
     one, two = (request.prompt.tolist() for request in server.engine.requests[-2:])
     form = QWEN.offering(TOOLS)
-    outputs = form.tool_outputs(["one", "two"])[: -len(form.answering)]
+    header = len(form.answering)
+    news = form.system_message("There is news.")
+    assert news is not None
+    assert one == [*form.opening("You mend code.", USER["content"])[:-header], *news]
+    outputs = form.tool_outputs(["one", "two"])[:-header]
     assert two == [*one, *turn, *form.closing(turn), *outputs, *form.user_message("go on")]
     assert client.messages.count_tokens(model=NAME, messages=said, system=told, tools=[TOOL]).input_tokens == len(two)
 
@@ -133,7 +138,7 @@ def test_tools_of_the_service_are_left_out_and_told(server: Running, client: Ant
     search: Any = {"type": "web_search_20250305", "name": "web_search"}
     answer = client.messages.with_raw_response.create(model=NAME, max_tokens=9, messages=[USER], tools=[TOOL, search])
     assert answer.headers["x-etude-warning"] == "tools left out: web_search_20250305"
-    assert server.engine.requests[-1].prompt.tolist() == QWEN.offering(TOOLS).opening("", USER["content"])
+    assert server.engine.requests[-1].prompt.tolist() == QWEN.offering(TOOLS).opening(None, USER["content"])
 
 
 def test_models(client: Anthropic) -> None:

@@ -58,7 +58,7 @@ class Rendering:
             raise Refused(Problem.INVALID, "the conversation must begin with a user message", field="messages")
         if rest[-1].role is Role.ASSISTANT:
             raise Refused(Problem.INVALID, "the last message must not be the assistant's", field="messages")
-        messages = [Message(Role.SYSTEM, _JOINT.join(system))]
+        messages = [Message(Role.SYSTEM, _JOINT.join(system))] if system else []
         waiting: tuple[ToolCall, ...] = ()
         made = 0
         for role, group in groupby(rest, key=lambda one: one.role):
@@ -74,7 +74,7 @@ class Rendering:
                 made += len(waiting)
                 messages.append(Message(role, turn.text, turn))
             else:
-                messages += [Message(Role.USER, one.text) for one in group]
+                messages += [Message(role, one.text) for one in group]
         return messages
 
     def _turn(self, said: Sequence[Said], made: int) -> Turn:
