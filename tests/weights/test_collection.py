@@ -51,7 +51,7 @@ class Life(RuleBasedStateMachine):
         self.store.announce(name, newest)
         if publishes:  # between the announcement and the reading
             self.publish(1)
-            self.store.collect(1)
+            self.store.collect(1, self.pinned)
         tensors = self.store.read(newest, have=self.have.get(name))
         assert same(tensors, self.published[newest])
         self.have[name] = (newest, tensors)
