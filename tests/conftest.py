@@ -34,6 +34,8 @@ settings.load_profile("any machine")
 pytest.register_assert_rewrite("tests.contract", "tests.sandbox")
 
 SLOW_SECONDS = 1800
+GARBAGE = (20_000, 20, 20)
+"""Thresholds of the three generations; Python's own are 700, 10 and 10."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -50,11 +52,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
 
 
+def pytest_collection() -> None:
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Exempt what collection made, hundreds of thousands of objects, from garbage collection: it takes a twentieth of
-    the tests' time."""
+    """Exempt what collection made, hundreds of thousands of objects, from garbage collection, and look for garbage in
+    larger portions: else it takes a twentieth of the tests' time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*GARBAGE)
+    gc.enable()
 
 
 @pytest.fixture(

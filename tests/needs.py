@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -36,3 +36,22 @@ def needs(*programs: str) -> pytest.MarkDecorator:
     """Skips a test where one of these is missing on the usual path, which boxes have too."""
     missing = [program for program in programs if shutil.which(program, path=_PATH) is None]
     return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}: make tools")
+
+
+class ImportedWhenUsed:
+    """A library that is imported once a test asks for a name of it; the test is skipped where it is not installed.
+
+    Every worker collects all tests: what stands above the tests of a file is imported by all workers, and one library
+    of peers takes as long as some hundred tests."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):  # pytest asks everything in a test file for its marks
+            raise AttributeError(attribute)
+        return getattr(pytest.importorskip(self._name), attribute)
+
+
+transformers = ImportedWhenUsed("transformers")
+peft = ImportedWhenUsed("peft")

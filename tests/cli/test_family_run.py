@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 from tests.cli.here import etude
+from tests.needs import transformers
 
 from etude.journal import RunPaths, read_metrics
 from etude.model import load_hf
 from etude.pretrain import measure
 
-transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 OVERRIDES = """

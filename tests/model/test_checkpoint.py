@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.needs import transformers
 
 from etude.model import Rope, Transformer, UnsupportedCheckpoint, Yarn, load_hf, read_config, save_hf
 from etude.model.families import write_config
 from etude.model.rope import LinearScaling, Llama3Scaling, Rotary, frequencies
-
-transformers = pytest.importorskip("transformers")
 
 
 def logits_there(folder: Path, tokens: torch.Tensor) -> torch.Tensor:

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 import torch
 from tests.model.conftest import SHAPES
+from tests.needs import transformers
 
 from etude.model import ModelError, save_hf
-
-transformers = pytest.importorskip("transformers")
-from transformers.modeling_layers import MtpModel  # noqa: E402 - only if it is there
 
 
 def heads_there(main: Any) -> Any:
     """The MTP heads of a checkpoint that `transformers` has loaded, in its implementation."""
+    # Not above: it takes two seconds, which every worker would spend, as each collects all tests.
+    from transformers.modeling_layers import MtpModel
+
     layers = main.config.num_hidden_layers
     # It knows the heads' names of the published sizes only.
     main._keys_to_ignore_on_load_unexpected = [rf"model\.layers\.{layers + head}\.." for head in (0, 1)]

@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
 import torch.nn.functional as F
-import transformers
 from safetensors.torch import load_file, save_file
 from tests.model.conftest import GROUPED, VOCAB
+from tests.needs import peft, transformers
 from torch import Tensor
 
 from etude.model import (

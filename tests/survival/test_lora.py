@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from tests.cli.here import etude
+from tests.needs import transformers
 from tests.survival.runner import PATIENCE, RECIPE, Run, cleared
 
 from etude.model import adapter_state, load_hf
 from etude.recipe import Recipe, save_recipe
 from etude.weights import WeightStore
 
-transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE)]
 
 STEPS = 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,32 +13,59 @@ import torch
 from etude.training import OutOfMemory, free_memory, told_when_short
 from etude.training.memory import Change, advice, is_shortage
 
-LIMITED = """
-import resource
-space = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize() + {room}
-resource.setrlimit(resource.RLIMIT_AS, (space, space))
+FORKING = """
+import json, mmap, os, resource, sys
+import numpy, torch
+from etude.training import OutOfMemory, free_memory, told_when_short
+from etude.training.memory import return_freed
+
+for room, program in json.loads(sys.argv[1]):
+    sys.stdout.flush()
+    if os.fork() == 0:
+        space = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + room
+        resource.setrlimit(resource.RLIMIT_AS, (space, space))
+        exec(program)
+        sys.exit()
+    _, status = os.wait()
+    assert status == 0, program
 """
-"""Beginning of a program that may take no more than `room` bytes besides what it has."""
-
-
-def limited(program: str, room: int, imports: str = "") -> str:
-    """Run a program with little memory, and return its last line."""
-    code = f"{imports}\n{LIMITED.format(room=room)}\n{program}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ))
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1]
-
-
-@pytest.mark.parametrize("work", ["torch.ones(2**28)", "numpy.ones(2**28)", "bytearray(2**30)", "mmap.mmap(-1, 2**30)"])
-def test_every_allocator_is_understood(work: str) -> None:
-    program = f"""
+"""Runs each of the programs in a process that may take no more than `room` bytes besides what it has. They are forked
+from one that has imported everything, since to import torch takes longer than all of them."""
+ALLOCATIONS = ("torch.ones(2**28)", "numpy.ones(2**28)", "bytearray(2**30)", "mmap.mmap(-1, 2**30)")
+SHORT = """
 try:
     with told_when_short("stage sft", "cpu", lambda: "it takes about 9 GB; set sft.microbatch_tokens=4096"):
-        {work}
+        {}
 except OutOfMemory as error:
     print(error)
 """
-    line = limited(program, 2**28, "import mmap, numpy, torch\nfrom etude.training import OutOfMemory, told_when_short")
+FREED = """
+def resident():
+    return int(open('/proc/self/statm').read().split()[1]) * resource.getpagesize()
+return_freed()
+before = resident()
+for _ in range(3):
+    held = [torch.ones(2**18) for _ in range(100)]
+    del held[::2]
+print(resident() - before)
+"""
+FREE = "print(free_memory())"
+ROOMS = {**dict.fromkeys(ALLOCATIONS, 2**28), FREE: 3 * 2**28, FREED: 2**30}
+
+
+@pytest.fixture(scope="module")
+def printed() -> dict[str, str]:
+    """The line that each program of ROOMS prints."""
+    programs = [(room, SHORT.format(work) if work in ALLOCATIONS else work) for work, room in ROOMS.items()]
+    command = [sys.executable, "-c", FORKING, json.dumps(programs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(ROOMS, done.stdout.splitlines(), strict=True))
+
+
+@pytest.mark.parametrize("work", ALLOCATIONS)
+def test_every_allocator_is_understood(work: str, printed: dict[str, str]) -> None:
+    line = printed[work]
     assert line.startswith("stage sft ran out of memory on cpu")
     assert line.endswith("set sft.microbatch_tokens=4096; then run the same command again to go on")
     assert "asked for" not in line or any(f"asked for {size} GB more" in line for size in ("1.1", "2.1"))
@@ -58,25 +85,14 @@ def test_a_gpu_says_how_much_it_was_asked_for() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has")
 
 
-def test_free_memory_respects_the_limit_of_the_address_space() -> None:
-    left = int(limited("print(free_memory())", 3 * 2**28, "from etude.training import free_memory"))
+def test_free_memory_respects_the_limit_of_the_address_space(printed: dict[str, str]) -> None:
+    left = int(printed[FREE])
     assert 2**28 < left <= 3 * 2**28
     assert free_memory() > left
 
 
-def test_freed_tensors_leave_no_holes_in_the_heap() -> None:
-    program = """
-def resident():
-    return int(open('/proc/self/statm').read().split()[1]) * resource.getpagesize()
-return_freed()
-before = resident()
-for _ in range(3):
-    held = [torch.ones(2**18) for _ in range(100)]
-    del held[::2]
-print(resident() - before)
-"""
-    taken = int(limited(program, 2**30, "import torch\nfrom etude.training.memory import return_freed"))
-    assert 50 * 2**20 <= taken < 60 * 2**20
+def test_freed_tensors_leave_no_holes_in_the_heap(printed: dict[str, str]) -> None:
+    assert 50 * 2**20 <= int(printed[FREED]) < 60 * 2**20
 
 
 def test_the_first_change_that_suffices_is_advised() -> None:

@@ -14,7 +14,14 @@ from etude.model.precision.rounded import rounded_linear
 from etude.model.tiles import linear
 
 
-class Linear(nn.Linear):
+class UnsetLinear(nn.Linear):
+    """A linear layer whose parameters are not set when it is built: `Transformer.initialise` or a checkpoint does."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+class Linear(UnsetLinear):
     invariant = False
     """Whether to run the matmul in tiles of fixed size, so that a row's result does not depend on the other rows."""
     numerics: Numerics | None = None
@@ -49,7 +56,7 @@ class Linear(nn.Linear):
             self.served = self.numerics.weights((self.weight.unsqueeze(0),), self.weight.dtype)
 
 
-class Expansion(nn.Linear):
+class Expansion(UnsetLinear):
     """A linear layer without bias whose matrix is also used by itself, with the adapter in it: attention expands
     latents in training, and absorbs the matrix into the queries in generation. Both must round in the same way."""
 

@@ -5,6 +5,7 @@ of the same proportions, for measurements.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 
 import torch
 from torch import nn
@@ -22,9 +23,9 @@ class Parameters:
     """Number of parameters that one token uses: all except those of MTP heads and of experts it is not routed to."""
 
 
+@cache
 def parameters_of(config: ModelConfig) -> Parameters:
-    with torch.device("meta"):
-        model = Transformer(config)
+    model = _without_memory(config)
     total = _numbers(model)
     return Parameters(total, total - _numbers(model.mtp) - _idle(model.layers, config))
 
@@ -37,11 +38,17 @@ def operations_per_token(config: ModelConfig, length: int) -> float:
 
 def operations_of_drafts(config: ModelConfig, length: int) -> float:
     """Return the same of the MTP heads, which learn the main head's distribution, without the trunk below them."""
-    with torch.device("meta"):
-        heads = Transformer(config).mtp
+    heads = _without_memory(config).mtp
     logits = len(heads) * config.vocab_size * config.hidden_size
     inside = _numbers(heads) - _idle(heads, config) + len(heads) * _scores(config, length)
     return 6 * (inside + logits) + 2 * logits  # the main head's logits, once more, have no gradient
+
+
+@lru_cache(maxsize=1)
+def _without_memory(config: ModelConfig) -> Transformer:
+    """Return a network to count in. A plan asks for the same one two dozen times."""
+    with torch.device("meta"):
+        return Transformer(config)
 
 
 def _scores(config: ModelConfig, length: int) -> float:

@@ -23,6 +23,7 @@ from etude.model.config import ModelConfig
 from etude.model.embedding import Embedding
 from etude.model.errors import ModelError
 from etude.model.head import Head
+from etude.model.linear import UnsetLinear
 from etude.model.lora import adapter_state
 from etude.model.mtp import MtpLayer
 from etude.model.norm import RMSNorm
@@ -100,7 +101,7 @@ class Transformer(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head: nn.Linear | None = None
         if not config.tie_word_embeddings:
-            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.lm_head = UnsetLinear(config.hidden_size, config.vocab_size, bias=False)
         self.mtp = nn.ModuleList(MtpLayer(config, head) for head in range(config.num_nextn_predict_layers))
         self.rotary = Rotary(config.rope, config.attention.rope)
         if not self.embed_tokens.weight.is_meta:

@@ -18,7 +18,6 @@ class Section(BaseModel):
         frozen=True,
         strict=True,  # "5" is not 5, and true is not 1
         allow_inf_nan=False,  # TOML allows them, but no field has a use for them
-        use_attribute_docstrings=True,
         validate_default=True,
     )
 

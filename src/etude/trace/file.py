@@ -2,6 +2,8 @@
 
 Invariant: every file that a reader sees is complete. A file gets its final name only after all its contents are on
 disk. A killed writer leaves at most a hidden `.*.tmp`, which readers ignore and the next writer removes.
+
+Arrow is imported by the functions that need it: most commands read and write no traces, and would start a tenth slower.
 """
 
 from __future__ import annotations
@@ -12,11 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from etude.journal.files import disk_problem
-from etude.trace.columns import FORMAT, FORMAT_KEY, READ, SCHEMA, from_batch, to_table
 from etude.trace.trace import Trace
 
 _ROWS_AT_ONCE = 128
@@ -84,6 +82,11 @@ def read_traces(path: Path, *, only: Collection[str] | None = None) -> Iterator[
 
 
 def _read_file(path: Path, only: frozenset[str] | None) -> Iterator[Trace]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from etude.trace.columns import SCHEMA, from_batch
+
     try:
         with pq.ParquetFile(path) as file:
             _check_format(path, file.schema_arrow.metadata or {})
@@ -96,6 +99,8 @@ def _read_file(path: Path, only: frozenset[str] | None) -> Iterator[Trace]:
 
 
 def _check_format(path: Path, metadata: dict[bytes, bytes]) -> None:
+    from etude.trace.columns import FORMAT, FORMAT_KEY, READ
+
     found = metadata.get(FORMAT_KEY, b"").decode(errors="replace")
     if found in READ:
         return
@@ -106,6 +111,10 @@ def _check_format(path: Path, metadata: dict[bytes, bytes]) -> None:
 
 def _write_unfinished(path: Path, traces: Sequence[Trace]) -> Path:
     """Write all traces to a temporary file beside `path`, and return its path. The caller gives it the final name."""
+    import pyarrow.parquet as pq
+
+    from etude.trace.columns import to_table
+
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with unfinished.open("wb") as out:

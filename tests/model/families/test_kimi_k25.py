@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tests.model.families.strategies import configs, kimi_k25
 from tests.model.families.theirs import published, router_biases, theirs_of
+from tests.needs import transformers
 
 from etude.model import Transformer, UnsupportedCheckpoint, load_hf, read_config, save_hf, survey
 from etude.model.checkpoints.slots import slots_of
@@ -21,8 +22,6 @@ from etude.model.families import write_config
 from etude.model.precision.formats import dequantise
 from etude.model.precision.int4 import Int4
 from etude.model.precision.layout import stored_tensors
-
-transformers = pytest.importorskip("transformers")
 
 TOKENS = torch.randint(0, 61, (2, 24), generator=torch.Generator().manual_seed(0))
 

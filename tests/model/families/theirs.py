@@ -6,15 +6,13 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F
+from tests.needs import transformers
 from torch import Tensor, nn
 
 from etude.model import Transformer, read_config
 from etude.model.checkpoints.slots import slots_of
-
-transformers = pytest.importorskip("transformers")
 
 _TEXT = "model.language_model."
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 
-import numba
 import pytest
 import torch
 from tests.model.precision.kernels.loads import ends_of
@@ -23,7 +23,7 @@ from etude.model.precision.kernels import (
 )
 from etude.recipe.precision import PrecisionRecipe
 
-LOOPS = f"rounding by loops of Numba {numba.__version__}"
+LOOPS = f"rounding by loops of Numba {version('numba')}"
 
 
 def test_a_choice_runs_and_prints_itself() -> None:
