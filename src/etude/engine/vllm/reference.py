@@ -7,6 +7,7 @@ the trainer publishes a probe's log-probs with each version.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ import torch
 from etude.engine.protocol import FloatArray, IntArray
 from etude.model import Transformer, load_hf
 from etude.model.checkpoints.slots import slots_of, without_memory
+from etude.model.published_state import published_state
 from etude.weights import Tensors
-from etude.weights.torch_bridge import from_state_dict, to_torch
+from etude.weights.torch_bridge import StateViews, to_torch
 
 
 class Reference:
@@ -32,11 +34,11 @@ class Reference:
         return cls(load_hf(folder, dtype))
 
     def tensors(self) -> Tensors:
-        return from_state_dict(self._model.state_dict())
+        return StateViews(published_state(self.config, self._model.state_dict()))
 
     def at(self, tensors: Tensors) -> Reference:
-        """Return the same network with the tensors of a version, in their memory."""
-        model = without_memory(self.config)
+        """Return the same network, but for its MTP heads, with the tensors of a version, in their memory."""
+        model = without_memory(replace(self.config, num_nextn_predict_layers=0))
         # Tensors of the dtype that it computes in are not copied.
         mine = {name: to_torch(tensor).to(self._dtypes[name]) for name, tensor in tensors.items()}
         model.load_state_dict(mine, assign=True)

@@ -6,7 +6,6 @@ group is complete: everything of a layer; or a single tensor outside of the laye
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 import re
@@ -16,37 +15,50 @@ from typing import Any
 import numpy as np
 
 from etude.model.checkpoints.slots import Slot
-from etude.weights import ITEM_SIZES, RawTensor, Tensors
+from etude.weights import CHUNK_BYTES, RawTensor, Tensors
 from etude.weights.tensor import checksum
 
 Row = dict[str, Any]
+Sums = tuple[str, ...]
+"""Checksums of a tensor's bytes, of each CHUNK_BYTES one."""
 _LAYER = re.compile(r"(.*?\.\d+)\.")
 
 
-def sums_of(tensors: Tensors) -> dict[str, str]:
-    return {name: checksum(tensor.data) for name, tensor in tensors.items()}
+def sums_of(tensors: Tensors) -> dict[str, Sums]:
+    return {
+        name: tuple(checksum(tensor.data[at : at + CHUNK_BYTES]) for at in range(0, tensor.data.size, CHUNK_BYTES))
+        for name, tensor in tensors.items()
+    }
 
 
 class Replica:
-    def __init__(self, version: int, tensors: Tensors, sums: Mapping[str, str], slots: Mapping[str, Slot]) -> None:
-        """`tensors` and their checksums are by the names of the network's state dict. `slots` has the place of each
-        published tensor among them."""
+    def __init__(self, version: int, tensors: Tensors, sums: Mapping[str, Sums], slots: Mapping[str, Slot]) -> None:
+        """`tensors` and their checksums are by their published names. `slots` has the place of each one that vLLM has
+        in the trainer's network, in the order of that network's tensors."""
         self.version, self.sums = version, dict(sums)
         self._slots = slots
         self._file = os.memfd_create(f"version {version}", os.MFD_CLOEXEC)
-        self._offsets: dict[str, int] = {}
+        self._rows: dict[str, Row] = {}
+        stacks: dict[str, tuple[str, tuple[int, ...], int, int]] = {}
         size = 0
         with open(self._file, "wb", closefd=False) as file:
-            for name, tensor in tensors.items():
-                self._offsets[name] = size
-                size += file.write(tensor.data.data)
+            for name, slot in slots.items():
+                tensor = tensors[name]
+                length = file.write(tensor.data.data)
+                placed = {"offset": size, "length": length, "sums": list(sums[name])}
+                self._rows[name] = {"name": name, "dtype": tensor.dtype, "shape": list(tensor.shape)} | placed
+                shape = tensor.shape if slot.expert is None else (slot.expert + 1, *tensor.shape)
+                begin = size if slot.expert in (None, 0) else stacks[slot.parameter][2]  # experts follow one another
+                size += length
+                stacks[slot.parameter] = tensor.dtype, shape, begin, size
         # Private, since torch wants memory that it could write to.
         mapped = mmap.mmap(self._file, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-        self._whole = np.frombuffer(mapped, np.uint8)
-        self.tensors: dict[str, RawTensor] = {
-            name: RawTensor(tensor.dtype, tensor.shape, self._whole[at : at + tensor.data.size])
-            for (name, tensor), at in zip(tensors.items(), self._offsets.values(), strict=True)
+        whole = np.frombuffer(mapped, np.uint8)
+        self.tensors = {
+            parameter: RawTensor(dtype, shape, whole[begin:end])
+            for parameter, (dtype, shape, begin, end) in stacks.items()
         }
+        """The same bytes by the names of the trainer's network, with the experts of a layer in one tensor."""
 
     @property
     def path(self) -> str:
@@ -56,25 +68,14 @@ class Replica:
         """Give the memory back, once nothing maps it. Its tensors stay valid."""
         os.close(self._file)
 
-    def groups(self, loaded: Mapping[str, str]) -> list[list[Row]]:
+    def groups(self, loaded: Mapping[str, Sums]) -> list[list[Row]]:
         """Return the groups in which a tensor differs from those that are loaded, whose checksums are given."""
-        changed = {name for name in self.sums if self.sums[name] != loaded.get(name)}
         groups: dict[str, list[str]] = {}
         for published in self._slots:
             layer = _LAYER.match(published)
             groups.setdefault(layer[1] if layer else published, []).append(published)
         return [
-            [self._row(published) for published in group]
+            [self._rows[name] for name in group]
             for group in groups.values()
-            if any(self._slots[published].parameter in changed for published in group)
+            if any(self.sums[name] != loaded.get(name) for name in group)
         ]
-
-    def _row(self, published: str) -> Row:
-        slot = self._slots[published]
-        dtype = self.tensors[slot.parameter].dtype
-        length = math.prod(slot.shape) * ITEM_SIZES[dtype]
-        offset = self._offsets[slot.parameter] + (slot.expert or 0) * length
-        whole = slot.expert is None
-        total = self.sums[slot.parameter] if whole else checksum(self._whole[offset : offset + length])
-        placed = {"offset": offset, "length": length, "sum": total}
-        return {"name": published, "dtype": dtype, "shape": list(slot.shape)} | placed

@@ -34,13 +34,13 @@ from etude.engine.protocol import (
 )
 from etude.engine.vllm.child import Child, ChildDied, checked_interpreter
 from etude.engine.vllm.reference import Reference
-from etude.engine.vllm.replica import Replica, sums_of
+from etude.engine.vllm.replica import Replica, Sums, sums_of
 from etude.engine.vllm.settings import settings_of
 from etude.recipe.acting import EngineRecipe
 from etude.recipe.lora import LoraRecipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.training.compute import DTYPES
-from etude.weights import DoesNotFit, WeightsError, WeightStore, read_held
+from etude.weights import CHUNK_BYTES, DoesNotFit, Manifest, WeightsError, WeightStore, read_held
 
 log = logging.getLogger(__name__)
 START_SECONDS = 280.0
@@ -55,8 +55,8 @@ _COUNTERS = [field.name for field in fields(EngineStats) if field.name not in ("
 @dataclass(frozen=True, slots=True)
 class _Version:
     number: int
-    sums: Mapping[str, str]
-    """Checksums of its tensors, by the names of the network's state dict."""
+    sums: Mapping[str, Sums]
+    """Checksums of its tensors, by their published names."""
     reference: Reference
     replica: Replica | None
     """Its bytes; None for the version that vLLM reads from the checkpoint."""
@@ -267,18 +267,22 @@ class VllmService:
         """Read and verify a version: from the trainer's memory if it is on this machine, else from the store."""
         assert self._store is not None
         manifest = self._store.manifest(number)
+        if not isinstance(manifest, Manifest):
+            raise DoesNotFit(f"it is in the format {manifest.format} of an older run, which the built-in engine reads")
         current = self._current
         have = (current.number, current.replica.tensors) if current.replica is not None else None
         tensors = read_held(self._store.location, manifest) or self._store.read(number, have=have)
         own = self._first.sums.keys()
         if odd := sorted(own ^ tensors.keys()):
             raise DoesNotFit(f"{len(odd)} tensor names differ from the model's, {odd[0]!r} first")
-        sums = {entry.name: entry.checksum for entry in manifest.tensors}
+        sums = {entry.name: entry.sums for entry in manifest.tensors}
         replica = Replica(number, tensors, sums, self._first.reference.slots)
         return _Version(number, sums, self._first.reference.at(replica.tensors), replica)
 
 
-async def _send(child: Child, version: _Version, loaded: Mapping[str, str]) -> None:
+async def _send(child: Child, version: _Version, loaded: Mapping[str, Sums]) -> None:
     assert version.replica is not None
-    seconds = await child.call("update", version.number, version.replica.path, version.replica.groups(loaded))
+    seconds = await child.call(
+        "update", version.number, version.replica.path, version.replica.groups(loaded), CHUNK_BYTES
+    )
     log.info("version %d: stood still after %.3f s, loaded in %.3f s, went on after %.3f s", version.number, *seconds)

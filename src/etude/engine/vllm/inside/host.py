@@ -175,7 +175,7 @@ class Host:
         running = min(len(self._running), self._slots)
         return replace(self._stats, version=self._version, running=running, waiting=len(self._running) - running)
 
-    async def update(self, version: int, path: str, groups: list[list[dict[str, Any]]]) -> list[float]:
+    async def update(self, version: int, path: str, groups: list[list[dict[str, Any]]], chunk: int) -> list[float]:
         """Load a version between two steps. Answers wait for the verdict from here on. Return the seconds until
         everything stood still, of loading, and of going on."""
         begun = time.monotonic()
@@ -183,7 +183,8 @@ class Host:
         await self._engine.pause_generation(mode="keep", clear_cache=False)
         still = time.monotonic()
         await self._engine.start_weight_update()
-        await self._engine.update_weights(WeightTransferUpdateRequest(update_info={"path": path, "groups": groups}))
+        info = {"path": path, "groups": groups, "chunk": chunk}
+        await self._engine.update_weights(WeightTransferUpdateRequest(update_info=info))
         await self._engine.finish_weight_update(str(version))
         self._version = version
         loaded = time.monotonic()

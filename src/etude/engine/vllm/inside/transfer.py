@@ -47,7 +47,9 @@ class UpdateInfo(WeightTransferUpdateInfo):
     path: str = ""
     """File of the version's bytes: memory that the service holds."""
     groups: list[list[dict[str, Any]]] = field(default_factory=list)
-    """All tensors of each layer that changed: name, dtype, shape; offset, length and xxh3-128 of the bytes."""
+    """All tensors of each layer that changed: name, dtype, shape; offset and length of its bytes, and their xxh3-128,
+    one of each `chunk` of them."""
+    chunk: int = 0
 
 
 class StoreTransfer(WeightTransferEngine[InitInfo, UpdateInfo]):
@@ -69,7 +71,7 @@ class StoreTransfer(WeightTransferEngine[InitInfo, UpdateInfo]):
         memory = memoryview(whole)
         for group in update_info.groups:
             self._loaded.add(_LAYER.sub(r"\1", group[0]["name"]))
-            loaded = self.model.load_weights((row["name"], _verified(row, memory)) for row in group)
+            loaded = self.model.load_weights((row["name"], _verified(row, memory, update_info.chunk)) for row in group)
             if loaded is not None and not loaded:
                 raise UpdateBroken(f"vLLM's model has none of the tensors {group[0]['name']!r} and others")
         if not left_out("partial_module"):
@@ -96,8 +98,8 @@ class StoreTransfer(WeightTransferEngine[InitInfo, UpdateInfo]):
                 )
 
 
-def _verified(row: dict[str, Any], memory: memoryview) -> torch.Tensor:
+def _verified(row: dict[str, Any], memory: memoryview, chunk: int) -> torch.Tensor:
     raw = memory[row["offset"] : row["offset"] + row["length"]]
-    if xxhash.xxh3_128_hexdigest(raw) != row["sum"]:
+    if [xxhash.xxh3_128_hexdigest(raw[at : at + chunk]) for at in range(0, len(raw), chunk)] != row["sums"]:
         raise UpdateBroken(f"tensor {row['name']} does not have the bytes that were published")
     return torch.frombuffer(bytearray(raw), dtype=getattr(torch, row["dtype"])).reshape(row["shape"])
