@@ -83,6 +83,6 @@ class Versions:
         return output.logits_btv[0].numpy(), experts if experts.shape[1] else None
 
     def _publish(self, version: int) -> int:
-        self.store.publish(version, from_state_dict(self.model(version).state_dict()))
+        self.store.publish(version, from_state_dict(self.model(version).swapped_state()))
         self._published = [*getattr(self, "_published", []), version]
         return version

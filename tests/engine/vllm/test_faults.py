@@ -12,6 +12,7 @@ from tests.engine.vllm.shared import alone, shared_engine, start, vllm_or_skip
 from etude.engine.probe import BOUNDS, compare
 from etude.engine.protocol import EngineError, NumericsRefused
 from etude.engine.vllm import service
+from etude.weights import CHUNK_BYTES
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +83,7 @@ def test_a_layer_that_is_sent_in_part_is_garbage_without_an_error(unmended):
             for group in target.replica.groups({})
             if ".layers.1." in group[0]["name"]
         ]
-        await engine._child.call("update", target.number, target.replica.path, [layer])
+        await engine._child.call("update", target.number, target.replica.path, [layer], CHUNK_BYTES)
         found = np.stack(await engine._child.call("probe", list(engine._probe)))
         assert BOUNDS["float32"].refusal(compare(engine._current.reference.logprobs(engine._probe), found))
 
