@@ -105,6 +105,7 @@ class Gateway:
             max_tokens=max(1, min(room, self.served.max_tokens, wanted.max_tokens or room)),
             stop=stop,
             temperature=wanted.temperature,
+            top_p=wanted.top_p,
             seed=secrets.randbits(31) if wanted.seed is None else wanted.seed & 0x7FFFFFFF,
         )
         reading = _Reading(self.served, question, prompt)
