@@ -73,7 +73,7 @@ class Tempered:
         if not bool((temperatures_b == 1).all()):
             logits_bv /= temperatures_b[:, None].to(logits_bv.device)
         weights_bv = logits_bv.exp_()
-        if top_ps_b is not None:
+        if top_ps_b is not None and bool((top_ps_b < 1).any()):
             for rows in ((top_ps_b < 1) & ~greedy).nonzero().squeeze(1).split(_SORTED_AT_ONCE):
                 here = rows.to(weights_bv.device)
                 weights_bv[here] = _most_probable(weights_bv[here], top_ps_b[rows].to(weights_bv.device))
