@@ -101,6 +101,13 @@ def check(case: Case, request: GenerateRequest, answer: Generation) -> None:
     logits, experts = case.reference(version, tokens)
     scaled = logits[begin - 1 : -1] / (sampling.temperature or 1.0)
     logprobs = scaled - np.logaddexp.reduce(scaled, axis=-1, keepdims=True)
+    if sampling.top_p < 1:
+        order = np.argsort(-logprobs, axis=-1)
+        shares = np.exp(np.take_along_axis(logprobs, order, 1).astype(np.float64))
+        left_out = np.zeros(logprobs.shape, bool)
+        np.put_along_axis(left_out, order, shares.cumsum(-1) - shares >= sampling.top_p, 1)
+        logprobs = np.where(left_out, -np.inf, logprobs)
+        logprobs -= np.logaddexp.reduce(logprobs, axis=-1, keepdims=True)
     np.testing.assert_allclose(
         answer.logprobs, np.take_along_axis(logprobs, answer.tokens[:, None], 1)[:, 0], atol=case.tolerance, rtol=0
     )
@@ -131,14 +138,15 @@ class EngineContract:
         assert info.context > 64
         assert info.vocab_size >= 61
 
-    @pytest.mark.parametrize("temperature", [0.7, 0.0])
+    @pytest.mark.parametrize(("temperature", "top_p"), [(0.7, 1.0), (0.0, 1.0), (0.8, 0.6)])
     @with_engine
     async def test_many_more_requests_than_slots_are_all_exact(
-        self, case: Case, engine: Engine, temperature: float
+        self, case: Case, engine: Engine, temperature: float, top_p: float
     ) -> None:
         lengths = [1, 2, 3, 17, 31, 40]
+        options = {"temperature": temperature, "top_p": top_p}
         requests = [
-            ask(f"r{i}", prompt_of(lengths[i % 6] + i % 3, i), 3 + i % 14, temperature=temperature, seed=i)
+            ask(f"r{i}", prompt_of(lengths[i % 6] + i % 3, i), 3 + i % 14, seed=i, **options)
             for i in range(3 * case.slots)
         ]
         for request, answer in zip(requests, await asyncio.gather(*map(engine.generate, requests)), strict=True):

@@ -14,13 +14,13 @@ def distributions(seed):
     return (torch.randn(3, VOCAB, generator=generator) * 1.5).unbind(0)
 
 
-def speculate(draft_logits, main_logits, ahead_logits, temperature=1.0, there=True):
+def speculate(draft_logits, main_logits, ahead_logits, temperature=1.0, there=True, top_p=1.0):
     seeds, positions = np.arange(ROWS, dtype=np.uint64), np.full(ROWS, 9)
     temperatures = torch.full((ROWS,), temperature)
     draft = propose(draft_logits.repeat(ROWS, 1), temperatures, seeds, positions)
     draft.valid_b &= there
     logits = torch.stack((main_logits, ahead_logits)).repeat(ROWS, 1, 1)
-    return draft, verify(logits, draft, temperatures, seeds, positions)
+    return draft, verify(logits, draft, temperatures, seeds, positions, torch.full((ROWS,), top_p))
 
 
 def chi_square(counts, probabilities):
@@ -38,6 +38,20 @@ def test_the_first_token_is_distributed_as_without_a_draft(seed, temperature):
     overlap = torch.minimum(expected, (q / temperature).softmax(-1)).sum()
     assert abs(float(verified.accepted_b.float().mean() - overlap)) < 0.01, "no exact scheme accepts more often"
     assert bool((verified.tokens_b2[verified.accepted_b, 0] == draft.tokens_b[verified.accepted_b]).all())
+
+
+@pytest.mark.parametrize("top_p", [0.4, 0.8])
+def test_the_most_probable_tokens_alone(top_p):
+    q, p, ahead = distributions(2)
+    _, verified = speculate(q, p, ahead, top_p=top_p)
+    for column, logits in ((0, p), (1, ahead)):
+        shares, order = logits.softmax(-1).sort(descending=True)
+        kept = order[: int((shares.cumsum(-1) < top_p).sum()) + 1]
+        tokens = verified.tokens_b2[verified.accepted_b, column] if column else verified.tokens_b2[:, column]
+        counts = torch.bincount(tokens, minlength=VOCAB)
+        assert counts.sum() == counts[kept].sum()
+        expected = logits.softmax(-1)[kept]
+        assert chi_square(counts[kept], expected / expected.sum()) < 24
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -49,6 +49,7 @@ def test_a_whole_answer(server: Running, client: OpenAI) -> None:
         tools=TOOLS,
         seed=11,
         temperature=0.5,
+        top_p=0.25,
         max_tokens=500,
         logprobs=True,
         extra_body={"return_token_ids": True},
@@ -63,7 +64,7 @@ def test_a_whole_answer(server: Running, client: OpenAI) -> None:
     request = server.engine.requests[-1]
     assert request.prompt.tolist() == QWEN.offering(TOOLS).opening("You mend code.", "größer? 変")
     assert (request.sampling.seed, request.sampling.temperature, request.sampling.max_tokens) == (11, 0.5, 500)
-    assert request.sampling.stop == QWEN.stop_ids
+    assert (request.sampling.stop, request.sampling.top_p) == (QWEN.stop_ids, 0.25)
     usage = answer.usage
     assert usage is not None
     assert (usage.prompt_tokens, usage.completion_tokens) == (len(request.prompt), len(SAID))
@@ -193,7 +194,7 @@ def test_no_tools_no_calls(client: OpenAI) -> None:
         ),
         ({"n": 2}, "n = 2 is not supported"),
         ({"tool_choice": {"type": "function", "function": {"name": "read"}}}, "tool_choice = "),
-        ({"top_p": 0.5}, "top_p = 0.5 is not supported"),
+        ({"top_p": 0.0}, "top_p: Input should be greater than 0"),
         ({"temperature": "hot"}, "temperature: Input should be a valid number"),
         ({"messages": [{"role": "user", "content": "a" * 5000}]}, "the maximum context length is 4096"),
     ],

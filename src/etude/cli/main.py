@@ -310,7 +310,7 @@ def serve(
       /v1/chat/completions, /v1/completions, /v1/responses, /v1/models   OpenAI
       /v1/messages, /v1/messages/count_tokens                            Anthropic
       /etude/v1/generate, /etude/v1/info                                 token ids
-      /health, /metrics                                                  Prometheus
+      /health, /metrics, /openapi.json                                   for operators
 
     It prints its address and a line for curl once it is ready. Ctrl-C ends it after the requests in flight; a second
     one at once.

@@ -67,6 +67,9 @@ class Sampling:
     temperature: float = 1.0
     """Sampling temperature. 0 means greedy decoding, with log-probs reported at temperature 1."""
     seed: int = 0
+    top_p: float = 1.0
+    """Only the most probable tokens that together have this probability can be sampled, the fewest that do; log-probs
+    are those of the distribution without the others. Greedy decoding ignores it, and training never sets it."""
 
 
 @dataclass(frozen=True, slots=True)

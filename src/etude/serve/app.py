@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from etude.engine.protocol import EngineError
 from etude.serve.answer import Answer
 from etude.serve.dialects import openai
-from etude.serve.dialects.anthropic import AnthropicDialect
+from etude.serve.dialects.anthropic import AnthropicDialect, CountRequest
 from etude.serve.dialects.chat import ChatDialect
 from etude.serve.dialects.completions import CompletionDialect
 from etude.serve.dialects.exchange import Dialect
@@ -28,8 +28,17 @@ from etude.serve.dialects.tokens import TokensDialect
 from etude.serve.gateway import Gateway
 from etude.serve.limits import Admission, Keys, Limits, read_body
 from etude.serve.metrics import CONTENT_TYPE, Metrics
+from etude.serve.openapi import document
 from etude.serve.refusal import Problem, Refused
 from etude.serve.responding import AnswerResponse, Patience
+
+_PAGES = {
+    "/v1/models": "The models by name.",
+    "/v1/models/{name}": "One model.",
+    "/etude/v1/info": "The engine's version, context and vocabulary.",
+    "/metrics": "Metrics in the text format of Prometheus.",
+    "/health": "Whether the server takes requests.",
+}
 
 
 class App:
@@ -63,8 +72,13 @@ class App:
             Route("/etude/v1/info", self._guarded(self._info), methods=["GET"]),
             Route("/metrics", self._guarded(self._measured), methods=["GET"]),
             Route("/health", self._health, methods=["GET"]),
+            Route("/openapi.json", self._document, methods=["GET"]),
             Route("/", self._alive, methods=["GET"]),
         ]
+        asked = {dialect.path: dialect.request for dialect in dialects}
+        counted = {f"{self._anthropic.path}/count_tokens": CountRequest}
+        self._openapi = document(asked | counted, _PAGES, asked)
+        self.routes = routes
         self.asgi: ASGIApp = Starlette(
             routes=routes,
             lifespan=self._lifespan,
@@ -187,6 +201,9 @@ class App:
         except EngineError:
             stats = None
         return Response(self._metrics.text(self.admission.in_flight, stats), media_type=CONTENT_TYPE)
+
+    async def _document(self, request: Request) -> Response:
+        return JSONResponse(self._openapi)
 
     async def _alive(self, request: Request) -> Response:
         return JSONResponse({"etude": "serve", "models": list(self._gateway.served.names)})

@@ -39,6 +39,7 @@ class Wanted:
     max_tokens: int | None = None
     """None: as many as the server and the context allow."""
     temperature: float = 1.0
+    top_p: float = 1.0
     seed: int | None = None
     """None: another one for each request."""
     stop: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
 """Sends answers over HTTP: whole, or as a stream of events.
 
 Invariants: an answer whose client is gone is ended at once, and so is one whose client does not read for
-`write_seconds`. While nothing else is sent for `alive_seconds`, a comment is, or a space before a whole answer, so that
-nothing on the way takes the connection for dead.
+`write_seconds`. When nothing was sent for `alive_seconds`, a comment is, or a space before a whole answer, so that
+nothing on the way takes the connection for dead. Both are looked at twice in that time.
 """
 
 from __future__ import annotations
@@ -56,14 +56,15 @@ class AnswerResponse:
         self._warnings = [(b"x-etude-warning", text.encode("latin-1", "replace")) for text in exchange.warnings]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writer = _Writer(send, self._patience)
+        writer = _Writer(send)
         tasks = [
             asyncio.create_task(work) for work in (self._answer(writer), _disconnected(receive), self._wait(writer))
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if tasks[0].done():
-                tasks[0].result()
+            for task in tasks:
+                if task.done():
+                    task.result()
         except ClientGone:
             # A connection that nobody reads would wait forever for what is left to send.
             scope.get("state", {}).get("abort", lambda: None)()
@@ -84,11 +85,17 @@ class AnswerResponse:
             await (self._streamed(events, writer) if self._exchange.streamed else self._whole(events, writer))
 
     async def _wait(self, writer: _Writer) -> None:
-        """Say that the answer is still to come, whenever nothing was sent for long."""
+        """Say that the answer is still to come, whenever nothing was sent for long. Raise ClientGone once the client
+        has not read for too long."""
         said = b": waiting\n\n" if self._exchange.streamed else b" "
+        alive, write = self._patience.alive_seconds, self._patience.write_seconds
         while True:
-            await asyncio.sleep(max(0.01, writer.last + self._patience.alive_seconds - time.monotonic()))
-            if time.monotonic() - writer.last >= self._patience.alive_seconds and not writer.over:
+            await asyncio.sleep(min(alive, write) / 2)
+            silent = time.monotonic() - writer.last
+            if writer.writing:
+                if silent >= write:
+                    raise ClientGone
+            elif silent >= alive and not writer.over:
                 await self._begin(writer)
                 await writer.body(said)
 
@@ -127,12 +134,13 @@ class AnswerResponse:
 
 
 class _Writer:
-    """The messages of one response. Raises ClientGone if the client does not read."""
+    """The messages of one response."""
 
-    def __init__(self, send: Send, patience: Patience) -> None:
-        self._send, self._patience = send, patience
+    def __init__(self, send: Send) -> None:
+        self._send = send
         self.last = time.monotonic()
         """When something was sent."""
+        self.writing = False
         self._begun = False
         self.over = False
         """Whether only the last part is missing."""
@@ -151,12 +159,12 @@ class _Writer:
         await self._write({"type": "http.response.body", "body": part, "more_body": False})
 
     async def _write(self, message: Message) -> None:
-        self.last = time.monotonic()
+        self.last, self.writing = time.monotonic(), True
         try:
-            async with asyncio.timeout(self._patience.write_seconds):
-                await self._send(message)
-        except (TimeoutError, OSError) as error:
+            await self._send(message)
+        except OSError as error:
             raise ClientGone from error
+        self.writing = False
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -223,8 +223,8 @@ class BuiltinEngine:
             problem = f"prompt ids must be in [0, {vocab})"
         elif not all(0 <= stop < vocab for stop in sampling.stop):
             problem = f"stop ids must be in [0, {vocab}), found {sampling.stop}"
-        elif sampling.max_tokens < 1 or not sampling.temperature >= 0:
-            problem = f"expected max_tokens >= 1 and temperature >= 0, found {sampling}"
+        elif sampling.max_tokens < 1 or not sampling.temperature >= 0 or not 0 < sampling.top_p <= 1:
+            problem = f"expected max_tokens >= 1, temperature >= 0 and top_p in (0, 1], found {sampling}"
         if problem:
             raise EngineError(f"request {request.id}: {problem}")
         if request.prompt.size >= context:
@@ -265,7 +265,8 @@ class BuiltinEngine:
         feeding = Feeding.of(rows, active, np.zeros_like(active), self._cache)
         tokens, pending = feeding.tokens()
         out = self._model.extend(tokens, feeding.step, pending)
-        tempered = Tempered.of(out.logits_rv, torch.from_numpy(rows.temperatures[active]))
+        temperatures, top_ps = torch.from_numpy(rows.temperatures[active]), torch.from_numpy(rows.top_ps[active])
+        tempered = Tempered.of(out.logits_rv, temperatures, top_ps)
         tokens = tempered.draw(uniforms(rows.seeds[active], positions + 1, Stream.TOKEN))
         totals = tempered.totals()
         sampled = Sampled(
@@ -291,7 +292,12 @@ class BuiltinEngine:
         read_b2 = torch.stack((pending, pending + draft.valid_b), dim=1)
         out = self._model.extend(tokens, feeding.step, read_b2.flatten())
         sampled = verify(
-            out.logits_rv.unflatten(0, (-1, 2)), draft, torch.from_numpy(temperatures), seeds, positions + 1
+            out.logits_rv.unflatten(0, (-1, 2)),
+            draft,
+            torch.from_numpy(temperatures),
+            seeds,
+            positions + 1,
+            torch.from_numpy(rows.top_ps[active]),
         ).on_host()
         feeding.write_experts(out.experts_tlk)
         ahead = sampled.accepted_b.numpy()

@@ -43,6 +43,7 @@ class Rows:
         """Number of tokens, prompt included, at which each row's request ends."""
         self.seeds = np.zeros(rows, np.uint64)
         self.temperatures = np.ones(rows, np.float32)
+        self.top_ps = np.ones(rows, np.float32)
         self.drafted: Ints = np.zeros(rows, np.int64)
         self.accepted: Ints = np.zeros(rows, np.int64)
         self._stop_class: Ints = np.zeros(rows, np.int64)
@@ -59,6 +60,7 @@ class Rows:
         self.limit[row] = min(length + sampling.max_tokens, self.context)
         self.seeds[row] = sampling.seed & SEED_MASK
         self.temperatures[row] = sampling.temperature
+        self.top_ps[row] = sampling.top_p
         self.drafted[row] = self.accepted[row] = 0
         self._stop_class[row] = self._class_of(sampling.stop)
 

@@ -18,6 +18,10 @@ GOLDEN = 0x9E3779B97F4A7C15
 """Splitmix64's increment: 2^64 divided by the golden ratio."""
 
 
+_SORTED_AT_ONCE = 8
+"""Rows that are sorted at once, since that takes 40 bytes for each token of the vocabulary."""
+
+
 class Stream(IntEnum):
     """One random stream per use: a seed, a position and a stream give one uniform number, which affects at most one
     result, so all draws are independent."""
@@ -56,9 +60,10 @@ class Tempered:
     """Whether each row takes the most probable token; None if no row does."""
 
     @classmethod
-    def of(cls, logits_bv: Tensor, temperatures_b: Tensor) -> Tempered:
-        """Compute the probabilities, for greedy rows (temperature 0) at temperature 1. `logits_bv` is overwritten.
-        `temperatures_b` are in the host's memory, where they decide what has to be computed."""
+    def of(cls, logits_bv: Tensor, temperatures_b: Tensor, top_ps_b: Tensor | None = None) -> Tempered:
+        """Compute the probabilities, for greedy rows (temperature 0) at temperature 1 and of all tokens. `logits_bv` is
+        overwritten. `temperatures_b` and `top_ps_b` (None: all 1) are in the host's memory, where they decide what has
+        to be computed."""
         greedy = temperatures_b == 0
         any_greedy = bool(greedy.any())
         if any_greedy:
@@ -67,7 +72,12 @@ class Tempered:
         logits_bv -= peak
         if not bool((temperatures_b == 1).all()):
             logits_bv /= temperatures_b[:, None].to(logits_bv.device)
-        return cls(logits_bv.exp_(), greedy.to(logits_bv.device) if any_greedy else None)
+        weights_bv = logits_bv.exp_()
+        if top_ps_b is not None and bool((top_ps_b < 1).any()):
+            for rows in ((top_ps_b < 1) & ~greedy).nonzero().squeeze(1).split(_SORTED_AT_ONCE):
+                here = rows.to(weights_bv.device)
+                weights_bv[here] = _most_probable(weights_bv[here], top_ps_b[rows].to(weights_bv.device))
+        return cls(weights_bv, greedy.to(logits_bv.device) if any_greedy else None)
 
     def totals(self) -> Tensor:
         return self.weights_bv.sum(-1)
@@ -77,6 +87,16 @@ class Tempered:
         if self.greedy_b is None:
             return tokens
         return torch.where(self.greedy_b, self.weights_bv.argmax(-1), tokens)
+
+
+def _most_probable(weights_bv: Tensor, shares_b: Tensor) -> Tensor:
+    """Return the weights of the fewest tokens that together have at least this share of each row's sum, and 0 for all
+    others."""
+    sorted_bv, order_bv = torch.sort(weights_bv.to(torch.float64), dim=-1, descending=True, stable=True)
+    sums_bv = _cumulated(sorted_bv)
+    left_out_bv = sums_bv - sorted_bv >= shares_b[:, None] * sums_bv[:, -1:]
+    left_out_bv[:, 0] = False
+    return weights_bv.masked_fill(torch.zeros_like(left_out_bv).scatter_(1, order_bv, left_out_bv), 0.0)
 
 
 def draw(weights_bv: Tensor, uniforms_b: Tensor) -> Tensor:

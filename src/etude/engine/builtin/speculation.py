@@ -87,11 +87,13 @@ def verify(
     temperatures_b: Tensor,
     seeds_b: NDArray[np.uint64],
     positions_b: NDArray[np.int64],
+    top_ps_b: Tensor | None = None,
 ) -> Sampled:
     """Sample the token at each row's position and, if its draft is accepted, also the token at the next position.
     `logits_b2v` are the main head's logits for these two positions; they are overwritten."""
     rows, _, vocab = logits_b2v.shape
-    tempered = Tempered.of(logits_b2v.view(2 * rows, vocab), temperatures_b.repeat_interleave(2))
+    twice = None if top_ps_b is None else top_ps_b.repeat_interleave(2)
+    tempered = Tempered.of(logits_b2v.view(2 * rows, vocab), temperatures_b.repeat_interleave(2), twice)
     weights_b2v, totals_b2 = tempered.weights_bv.view(rows, 2, vocab), tempered.totals().view(rows, 2)
     first, ahead = weights_b2v[:, 0], weights_b2v[:, 1]
     numbers = (

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from etude.serve.answer import Answer, CallMade, Delta, Event, Finish
-from etude.serve.dialects.exchange import Exchange, Name, Wire, read_as, require, sse
+from etude.serve.dialects.exchange import Exchange, Name, TopP, Wire, read_as, require, sse
 from etude.serve.gateway import Served
 from etude.serve.question import Function, Question, Said, SaidCall, Wanted
 from etude.serve.refusal import Problem, Refused
@@ -75,7 +75,7 @@ class MessagesRequest(CountRequest):
     stop_sequences: list[Name] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=10)] | None = None
-    top_p: float | None = None
+    top_p: TopP | None = None
     top_k: int | None = None
 
 
@@ -100,10 +100,11 @@ class AnthropicDialect:
 
 class MessagesExchange:
     def __init__(self, asked: MessagesRequest) -> None:
-        require({"top_p": (asked.top_p, (1,)), "top_k": (asked.top_k, (-1, 0))})
+        require({"top_k": (asked.top_k, (-1, 0))})
         wanted = Wanted(
             max_tokens=asked.max_tokens,
             temperature=1.0 if asked.temperature is None else asked.temperature,
+            top_p=1.0 if asked.top_p is None else asked.top_p,
             stop=tuple(asked.stop_sequences or ()),
         )
         self.question, self.warnings = _question(asked, wanted)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from etude.serve.answer import Answer, CallMade, Delta, Event, Finish, Tokens
 from etude.serve.dialects import openai
-from etude.serve.dialects.exchange import Exchange, Name, Wire, read_as, require, sse
+from etude.serve.dialects.exchange import Exchange, Name, TopP, Wire, read_as, require, sse
 from etude.serve.dialects.openai import Content, Stop, ToolWire
 from etude.serve.gateway import Served
 from etude.serve.question import Question, Said, SaidCall, Wanted
@@ -59,7 +59,7 @@ class ChatRequest(Wire):
     return_token_ids: bool | None = None
     """Étude's own: the answer's `etude` has the token ids of prompt and answer, log-probs and versions."""
     n: int | None = None
-    top_p: float | None = None
+    top_p: TopP | None = None
     top_k: int | None = None
     min_p: float | None = None
     top_logprobs: int | None = None
@@ -92,7 +92,6 @@ class ChatExchange:
         require(
             {
                 "n": (asked.n, (1,)),
-                "top_p": (asked.top_p, (1,)),
                 "top_k": (asked.top_k, (-1, 0)),
                 "min_p": (asked.min_p, (0,)),
                 "top_logprobs": (asked.top_logprobs, (0,)),
@@ -112,6 +111,7 @@ class ChatExchange:
             wanted=Wanted(
                 max_tokens=asked.max_completion_tokens or asked.max_tokens,
                 temperature=1.0 if asked.temperature is None else asked.temperature,
+                top_p=1.0 if asked.top_p is None else asked.top_p,
                 seed=asked.seed,
                 stop=openai.stop_texts(asked.stop),
             ),

@@ -13,7 +13,7 @@ from pydantic import Field
 from etude.serve.answer import Answer, CallMade, Event, Finish, Tokens
 from etude.serve.dialects import openai
 from etude.serve.dialects.chat import StreamOptionsWire
-from etude.serve.dialects.exchange import Exchange, Name, Wire, read_as, require, sse
+from etude.serve.dialects.exchange import Exchange, Name, TopP, Wire, read_as, require, sse
 from etude.serve.dialects.openai import Stop
 from etude.serve.gateway import Served
 from etude.serve.question import Question, Wanted
@@ -38,7 +38,7 @@ class CompletionRequest(Wire):
     return_token_ids: bool | None = None
     n: int | None = None
     best_of: int | None = None
-    top_p: float | None = None
+    top_p: TopP | None = None
     suffix: str | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
@@ -67,7 +67,6 @@ class CompletionExchange:
             {
                 "n": (asked.n, (1,)),
                 "best_of": (asked.best_of, (1,)),
-                "top_p": (asked.top_p, (1,)),
                 "echo": (asked.echo, (False,)),
                 "logprobs": (asked.logprobs, (0, 1)),
                 "suffix": (asked.suffix, ("",)),
@@ -81,6 +80,7 @@ class CompletionExchange:
             wanted=Wanted(
                 max_tokens=asked.max_tokens or _USUAL_TOKENS,
                 temperature=1.0 if asked.temperature is None else asked.temperature,
+                top_p=1.0 if asked.top_p is None else asked.top_p,
                 seed=asked.seed,
                 stop=openai.stop_texts(asked.stop),
             ),

@@ -22,6 +22,7 @@ class Wire(BaseModel):
 
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
+TopP = Annotated[float, Field(gt=0, le=1)]
 W = TypeVar("W", bound=Wire)
 
 

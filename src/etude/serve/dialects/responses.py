@@ -16,7 +16,7 @@ from pydantic import Field
 
 from etude.serve.answer import Answer, CallMade, Delta, Event, Finish
 from etude.serve.dialects import openai
-from etude.serve.dialects.exchange import Exchange, Name, Wire, read_as, require, sse
+from etude.serve.dialects.exchange import Exchange, Name, TopP, Wire, read_as, require, sse
 from etude.serve.dialects.openai import Content, PartWire
 from etude.serve.gateway import Served
 from etude.serve.question import Function, Question, Said, SaidCall, Wanted
@@ -60,7 +60,7 @@ class ResponsesRequest(Wire):
     stream: bool | None = None
     return_token_ids: bool | None = None
     previous_response_id: str | None = None
-    top_p: float | None = None
+    top_p: TopP | None = None
     top_logprobs: int | None = None
     background: bool | None = None
     text: dict[str, Any] | None = None
@@ -91,7 +91,6 @@ class ResponsesExchange:
             )
         require(
             {
-                "top_p": (asked.top_p, (1,)),
                 "top_logprobs": (asked.top_logprobs, (0,)),
                 "background": (asked.background, (False,)),
                 "text.format": ((asked.text or {}).get("format"), ({"type": "text"},)),
@@ -108,6 +107,7 @@ class ResponsesExchange:
             wanted=Wanted(
                 max_tokens=asked.max_output_tokens,
                 temperature=1.0 if asked.temperature is None else asked.temperature,
+                top_p=1.0 if asked.top_p is None else asked.top_p,
             ),
             model=asked.model,
         )
@@ -246,7 +246,7 @@ class ResponsesExchange:
             "text": {"format": {"type": "text"}},
             "tool_choice": asked.tool_choice or "auto",
             "tools": [{"type": "function", "strict": False, **dict(function)} for function in self.question.functions],
-            "top_p": 1.0,
+            "top_p": self.question.wanted.top_p,
             "truncation": "disabled",
             "usage": None if answer is None else _usage(answer),
         }

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from etude.serve.answer import Answer, CallMade, Event, Tokens
 from etude.serve.dialects import openai
-from etude.serve.dialects.exchange import Exchange, Name, Wire, read_as, sse
+from etude.serve.dialects.exchange import Exchange, Name, TopP, Wire, read_as, sse
 from etude.serve.gateway import Served
 from etude.serve.question import Question, Wanted
 from etude.serve.refusal import Refused
@@ -21,6 +21,7 @@ class GenerateWire(Wire):
     prompt_token_ids: Annotated[list[TokenId], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=10)] | None = None
+    top_p: TopP | None = None
     seed: int | None = None
     stop_token_ids: list[TokenId] | None = None
     """Ids that end the answer; by default those that end a turn of the chat format."""
@@ -53,6 +54,7 @@ class TokensExchange:
             wanted=Wanted(
                 max_tokens=asked.max_tokens,
                 temperature=1.0 if asked.temperature is None else asked.temperature,
+                top_p=1.0 if asked.top_p is None else asked.top_p,
                 seed=asked.seed,
                 stop_ids=None if asked.stop_token_ids is None else tuple(asked.stop_token_ids),
             ),
