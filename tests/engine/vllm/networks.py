@@ -65,7 +65,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "rope_theta": 10000.0,
         "tie_word_embeddings": False,
         "initializer_range": 0.15,
-        "num_nextn_predict_layers": 0,
+        "num_nextn_predict_layers": 1,
     },
 }
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.contract.engine import ask, check, prompt_of, until_sampled
 from tests.engine.vllm.networks import SHAPES, PublishedVersions
-from tests.engine.vllm.shared import alone, shared_engine, start, vllm_or_skip
+from tests.engine.vllm.shared import SLOTS, alone, shared_engine, start, vllm_or_skip
 
 from etude.engine.probe import BOUNDS, compare
 from etude.engine.protocol import EngineError, NumericsRefused
@@ -54,14 +54,20 @@ def test_a_version_with_other_log_probs_is_refused_until_one_passes(unmended):
     engine, case = unmended.service, unmended.case()
 
     async def run() -> None:
-        long = asyncio.create_task(engine.generate(ask("long", prompt_of(4), 90)))
+        requests = [ask(f"r{i}", prompt_of(4 + i, i), 80, seed=i) for i in range(20 * SLOTS)]
+        tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
         await until_sampled(engine, (await engine.stats()).sampled_tokens + 1)
         version = unmended.versions.publish()
         for _ in range(2):
             with pytest.raises(NumericsRefused, match=r"log-probs differ from the trainer's by mean"):
                 await engine.update(version)
-        with pytest.raises(EngineError, match="log-probs differ"):
-            await long
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        failed = [answer for answer in answers if isinstance(answer, EngineError)]
+        assert failed
+        assert all("log-probs differ" in str(error) for error in failed)
+        whole = [answer for answer in answers if not isinstance(answer, EngineError)]
+        before = set().union(*(answer.versions.tolist() for answer in whole))
+        assert version not in before, "a token of the refused version left"
         with pytest.raises(NumericsRefused, match="log-probs differ"):
             await engine.generate(ask("new", prompt_of(4)))
         if unmended.versions.shape["tie_word_embeddings"]:  # the head still has the first weights

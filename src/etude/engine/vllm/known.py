@@ -45,6 +45,13 @@ FAULTS = (
         "whole layers are sent, and the worker refuses a module that is loaded in part",
     ),
     Fault(
+        "drafts",
+        ("0.32.0",),
+        "with an MTP head that drafts, log-probs after the first token are those of a uniform distribution, or no "
+        "numbers, under latent attention on a CPU in fp32",
+        "nothing is drafted",
+    ),
+    Fault(
         "checksums",
         ("0.32.0",),
         "the worker's checksums of its weights do not change with the weights on a CPU, where layers drop them after "

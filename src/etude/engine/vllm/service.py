@@ -224,7 +224,7 @@ class VllmService:
         except BaseException:
             child.end()
             raise
-        self._child = child
+        self._child, self._refusal = child, None
 
     async def _check_start(self, child: Child, reference: Reference) -> None:
         """Compare log-probs of ids that vLLM samples. They are the probe of later versions."""
