@@ -76,6 +76,8 @@ def check_publish_and_read(location: str) -> None:
 def check_unchanged_tensors_are_shared(location: str) -> None:
     store = WeightStore(location)
     versions = chain(store, 2)
+    for tensor_ in versions[0].values():
+        tensor_.data.flags.writeable = False
     got = store.read(1, have=(0, versions[0]))
     unchanged = [name for name in got if versions[1][name] is versions[0][name]]
     assert unchanged

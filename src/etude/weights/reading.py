@@ -65,7 +65,7 @@ class Reading:
             if chunk.codec == "same":
                 if known[place] != chunk.decoded:
                     raise CorruptVersion(f"{where}it is not that of the base")
-                if old is not None and new is not old:
+                if old is not None and found is not base:
                     new[:] = old
                 continue
             data = next(stored)

@@ -36,9 +36,7 @@ _EACH = {"packed4": 4, "packed2": 2}
 
 
 def encode(new: Bytes, base: Bytes | None, itemsize: int) -> tuple[Codec, bytes]:
-    """Return the codec chosen for a chunk, and the bytes to store. `base` has the same size."""
-    if base is not None and not changed(new, base, itemsize):
-        return "same", b""
+    """Return the codec chosen for a chunk, and the bytes to store. `base` has the same size, and not the same bytes."""
     codec = choose(new, base, itemsize)
     stored = encode_as(codec, new, base, itemsize)
     return (codec, stored) if len(stored) < new.size else ("raw", new.tobytes())
