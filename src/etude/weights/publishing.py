@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TypeVar
 
-from etude.weights.codecs import Codec, changed, encode
+from etude.weights.codecs import changed, encode
 from etude.weights.errors import WrongBase
 from etude.weights.in_memory import HeldTensors, HeldVersion
 from etude.weights.manifest import AnyManifest, Chunk, Entry, Part, cut, sums_of
@@ -106,12 +106,9 @@ def encode_part(
 
 def _encoded(name: str, new: Bytes, old: Bytes | None, itemsize: int, delta: bool) -> _Encoded:
     elements = new.size // itemsize
-    differing = elements if old is None else changed(new, old, itemsize)
-    codec: Codec
-    if delta and not differing:
-        codec, stored = "same", b""
-    else:
-        codec, stored = encode(new, old if delta else None, itemsize)
+    codec, stored, differing = encode(new, old if delta else None, itemsize)
+    if old is not None and not delta:
+        differing = changed(new, old, itemsize)
     return _Encoded(name, Chunk(codec, len(stored), checksum(stored), checksum(new)), stored, differing, elements)
 
 
