@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -76,6 +79,8 @@ def check_publish_and_read(location: str) -> None:
 def check_unchanged_tensors_are_shared(location: str) -> None:
     store = WeightStore(location)
     versions = chain(store, 2)
+    for tensor_ in versions[0].values():
+        tensor_.data.flags.writeable = False
     got = store.read(1, have=(0, versions[0]))
     unchanged = [name for name in got if versions[1][name] is versions[0][name]]
     assert unchanged
@@ -211,6 +216,38 @@ def check_collection_leaves_what_is_needed(location: str) -> None:
         reader.announce("../x", 1)
 
 
+def check_a_reader_that_was_killed_goes_on(location: str) -> None:
+    store = WeightStore(location)
+    versions = chain(store, 3)
+    with tempfile.TemporaryDirectory() as kept:
+        fetched = Fetched(location)
+        fetched.until = 2
+        with pytest.raises(InterruptedError):
+            fetched.store.read(2, resume=Path(kept) / "weights")
+        file, *_ = sorted((Path(kept) / "weights").iterdir())
+        fetched.until = 100
+        file.write_bytes(b"damaged")
+        assert same(fetched.store.read(2, resume=Path(kept) / "weights"), versions[2])
+        assert len(fetched.ranges) == len(set(fetched.ranges)) + 1, "only what was damaged is fetched again"
+        assert list(Path(kept).iterdir()) == [], "what is read is not kept"
+
+
+class Fetched:
+    """A store that counts the ranges it fetches, and dies at one of them."""
+
+    def __init__(self, location: str) -> None:
+        self.store, self.ranges, self.until = WeightStore(location), list[tuple[str, int]](), 0
+        get_range = self.store._objects.get_range
+
+        def counted(path: str, begin: int, length: int) -> memoryview:
+            if len(self.ranges) == self.until:
+                raise InterruptedError
+            self.ranges.append((path, begin))
+            return get_range(path, begin, length)
+
+        self.store._objects.get_range = counted  # type: ignore[method-assign]
+
+
 CHECKS = (
     check_publish_and_read,
     check_unchanged_tensors_are_shared,
@@ -222,4 +259,5 @@ CHECKS = (
     check_processes_publish_a_version_together,
     check_one_publisher_takes_over_from_another,
     check_collection_leaves_what_is_needed,
+    check_a_reader_that_was_killed_goes_on,
 )

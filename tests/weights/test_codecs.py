@@ -40,7 +40,7 @@ def chunks(draw: st.DrawFn) -> tuple[Bytes, Bytes | None, int]:
 @given(chunks())
 def test_what_is_stored_comes_back_bit_for_bit(chunk: tuple[Bytes, Bytes | None, int]) -> None:
     new, base, itemsize = chunk
-    codec, stored = encode(new, base, itemsize)
+    codec, stored, differing = encode(new, base, itemsize)
     assert len(stored) <= new.size
     for each in {codec, *(c for c in CODECS if base is not None or c not in NEED_BASE)}:
         found = np.full(new.size + 1, 7, np.uint8)[1:]  # not aligned
@@ -53,7 +53,7 @@ def test_what_is_stored_comes_back_bit_for_bit(chunk: tuple[Bytes, Bytes | None,
             assert np.array_equal(found, new), f"{each} in place"
     if base is not None:
         differ = (new != base).reshape(-1, itemsize).any(axis=1)
-        assert changed(new, base, itemsize) == differ.sum()
+        assert changed(new, base, itemsize) == differing == differ.sum()
         assert (codec == "same") == (not differ.any())
 
 
@@ -117,8 +117,8 @@ def test_any_histogram_is_coded_within_a_hundredth_of_its_entropy(weights: list[
     reader = Reader(memoryview(block))
     assert np.array_equal(entropy.read(reader, size), symbols)
     reader.end()
-    header = 27 + 3 * np.unique(symbols).size
-    assert len(block) <= min(size + 5, 1.01 * bits_of(symbols) / 8 + header + 8)
+    header = 26 + 4 * np.unique(symbols).size
+    assert len(block) <= min(size + 4, 1.01 * bits_of(symbols) / 8 + header)
 
 
 @given(st.lists(st.integers(0, 2**32 - 1) | st.integers(0, 300), max_size=80))
@@ -168,8 +168,8 @@ def test_an_optimizer_step_is_stored_within_a_tenth_of_the_bound(dtype: str, rat
     dropped = np.maximum(np.log2(words + 1.0).astype(np.int64) - 6, 0)
     bound = (bits_of((words >> dropped.astype(np.uint64)) + (dropped << 32).astype(np.uint64)) + dropped.sum()) / 8
     raw_new, raw_old = new.view(np.uint8), old.view(np.uint8)
-    codec, stored = encode(raw_new, raw_old, new.itemsize)
+    codec, stored, _ = encode(raw_new, raw_old, new.itemsize)
     sizes = {c: len(encode_as(c, raw_new, raw_old, new.itemsize)) for c in CODECS}  # type: ignore[arg-type]
-    assert len(stored) <= min(1.02 * min(sizes.values()) + 16, raw_new.size), (codec, sizes)
+    assert len(stored) <= min(1.02 * min(sizes.values()) + raw_new.size / 1500, raw_new.size), (codec, sizes)
     if difference.any():
         assert len(stored) <= 1.1 * bound + 120, (codec, bound, sizes)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.contract.store import chain, same
 
-from etude.weights import HeldVersion, VersionExists, WeightStore, read_held
+from etude.weights import HeldVersion, VersionExists, WeightStore, cache_of, read_held
 
 HOLDER = """
 import sys
@@ -74,6 +74,13 @@ def test_a_store_elsewhere_is_held_by_its_publisher_alone(tmp_path: Path) -> Non
     assert same(held.base[1], store.read(1))
     assert read_held("s3://bucket/run", store.manifest(1)) is None
     held.drop()
+
+
+def test_only_what_comes_from_elsewhere_is_kept_while_it_is_fetched() -> None:
+    assert cache_of("/some/folder") is None
+    assert cache_of("file:///some/folder") is None
+    places = {cache_of("s3://bucket/run"), cache_of("s3://bucket/other")}
+    assert len(places - {None}) == 2
 
 
 def test_what_is_held_while_a_publish_fails_stays(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Versions are stored in full or as lossless deltas, with checksums.
 """
 
 from etude.weights.coordination import Follower
+from etude.weights.download import cache_of
 from etude.weights.errors import (
     CorruptVersion,
     DoesNotFit,
@@ -41,5 +42,6 @@ __all__ = [
     "WeightStore",
     "WeightsError",
     "WrongBase",
+    "cache_of",
     "read_held",
 ]

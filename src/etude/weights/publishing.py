@@ -106,8 +106,9 @@ def encode_part(
 
 def _encoded(name: str, new: Bytes, old: Bytes | None, itemsize: int, delta: bool) -> _Encoded:
     elements = new.size // itemsize
-    differing = elements if old is None else changed(new, old, itemsize)
-    codec, stored = encode(new, old if delta else None, itemsize)
+    codec, stored, differing = encode(new, old if delta else None, itemsize)
+    if old is not None and not delta:
+        differing = changed(new, old, itemsize)
     return _Encoded(name, Chunk(codec, len(stored), checksum(stored), checksum(new)), stored, differing, elements)
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from etude.weights.codecs import NEED_BASE, decode
+from etude.weights.download import Download
 from etude.weights.errors import CorruptVersion
-from etude.weights.manifest import Entry, Manifest, Part, cut
-from etude.weights.objects import Objects
+from etude.weights.manifest import Chunk, Entry, Manifest, Part, cut
 from etude.weights.tensor import RawTensor, bytes_of, checksum
 
 _AT_ONCE = 64 << 20
@@ -21,7 +21,7 @@ _AT_ONCE = 64 << 20
 class Reading:
     """Tensors on their way to a version. Those that are not in `own` belong to the caller and are never written to."""
 
-    objects: Objects
+    download: Download
     tensors: dict[str, RawTensor] = field(default_factory=dict)
     sums: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Checksums of every tensor's chunks, which were compared with the bytes."""
@@ -36,7 +36,7 @@ class Reading:
             self.own.discard(name)
         for part in manifest.parts:
             path = f"{folder}/{part.data}"
-            if (size := self.objects.size(path)) is None:
+            if (size := self.download.objects.size(path)) is None:
                 raise CorruptVersion(f"its data object {part.data} is gone")
             if size != part.bytes_stored:
                 raise CorruptVersion(f"{part.data} has {size} bytes where {part.bytes_stored} were published")
@@ -65,13 +65,10 @@ class Reading:
             if chunk.codec == "same":
                 if known[place] != chunk.decoded:
                     raise CorruptVersion(f"{where}it is not that of the base")
-                if old is not None and new is not old:
+                if old is not None and found is not base:
                     new[:] = old
                 continue
-            data = next(stored)
-            if checksum(data) != chunk.stored:
-                raise CorruptVersion(f"{where}its stored bytes are not those that were published")
-            decode(chunk.codec, data, old, new, found.itemsize)
+            decode(chunk.codec, next(stored), old, new, found.itemsize)
             if checksum(new) != chunk.decoded:
                 raise CorruptVersion(f"{where}it does not have the bytes that were published")
         if found is not base:
@@ -79,31 +76,26 @@ class Reading:
         self.tensors[entry.name], self.sums[entry.name] = found, entry.sums
 
     def _stored(self, path: str, part: Part, names: Collection[str]) -> Iterator[memoryview]:
-        """Yield the stored bytes of these tensors' chunks that have any, read many at a time."""
-        for begin, lengths in _runs(part, names):
-            data = self.objects.get_range(path, begin, sum(lengths))
-            if len(data) != sum(lengths):
-                raise CorruptVersion(f"{part.data} ends too soon")
-            at = 0
-            for length in lengths:
-                yield data[at : at + length]
-                at += length
+        """Yield the stored bytes of these tensors' chunks that have any, verified, many fetched at a time."""
+        for begin, chunks in _runs(part, names):
+            yield from self.download.fetch(path, begin, chunks)
 
 
-def _runs(part: Part, names: Collection[str]) -> Iterator[tuple[int, list[int]]]:
-    """Yield where chunks that follow one another begin, and their lengths."""
-    begin, lengths, at = 0, list[int](), 0
+def _runs(part: Part, names: Collection[str]) -> Iterator[tuple[int, list[Chunk]]]:
+    """Yield where chunks that follow one another begin, and the chunks."""
+    begin, size, run, at = 0, 0, list[Chunk](), 0
     for entry in part.tensors:
         for chunk in entry.chunks:
             if chunk.length and entry.name in names:
-                if lengths and (begin + sum(lengths) != at or sum(lengths) + chunk.length > _AT_ONCE):
-                    yield begin, lengths
-                    lengths = []
-                begin = begin if lengths else at
-                lengths.append(chunk.length)
+                if run and (begin + size != at or size + chunk.length > _AT_ONCE):
+                    yield begin, run
+                    run = []
+                begin, size = (begin, size) if run else (at, 0)
+                run.append(chunk)
+                size += chunk.length
             at += chunk.length
-    if lengths:
-        yield begin, lengths
+    if run:
+        yield begin, run
 
 
 def _nothing() -> Iterator[None]:

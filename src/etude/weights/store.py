@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from etude.weights.collection import needed
 from etude.weights.coordination import FORGOTTEN_SECONDS, Follower, announce, claim, followers, newest_writer
+from etude.weights.download import Download
 from etude.weights.errors import CorruptVersion, Fenced, MissingVersion, VersionExists, WeightsError, WrongBase
 from etude.weights.format1 import Manifest1, unpack
 from etude.weights.in_memory import HeldVersion
@@ -161,13 +162,20 @@ class WeightStore:
         return found
 
     def read(
-        self, version: int, *, have: tuple[int, Tensors] | None = None, only: Collection[str] | None = None
+        self,
+        version: int,
+        *,
+        have: tuple[int, Tensors] | None = None,
+        only: Collection[str] | None = None,
+        resume: Path | None = None,
     ) -> dict[str, RawTensor]:
         """Return a version's tensors, verified; with `only`, those of these names. `have` is a version (number and
         tensors) that the caller holds: if the chain of deltas includes it, only later versions are read, and unchanged
-        tensors are the caller's objects."""
+        tensors are the caller's objects. `resume` is a folder for what has been fetched, until all is read: a reader
+        that was killed goes on from there."""
         steps: list[AnyManifest] = []
-        reading = Reading(self._objects)
+        download = Download(self._objects, resume)
+        reading = Reading(download)
         at: int | None = version
         while at is not None:
             manifest = self.manifest(at)
@@ -186,6 +194,7 @@ class WeightStore:
             except CorruptVersion as error:
                 self.manifest(manifest.version)  # a version that was deleted in the meantime is missing, not damaged
                 raise CorruptVersion(f"{self.location}: version {manifest.version}: {error}") from error
+        download.done()
         return {name: tensor for name, tensor in reading.tensors.items() if only is None or name in only}
 
     def _find(self, version: int) -> AnyManifest | None:

@@ -45,7 +45,7 @@ from etude.recipe.lora import LoraRecipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.training import OutOfMemory, told_when_short
 from etude.training.compute import DTYPES
-from etude.weights import StoreFailed, Tensors, WeightsError, WeightStore, read_held
+from etude.weights import StoreFailed, Tensors, WeightsError, WeightStore, cache_of, read_held
 from etude.weights.torch_bridge import into_module
 
 T = TypeVar("T")
@@ -215,7 +215,7 @@ def _read(store: WeightStore, version: int, have: tuple[int, Tensors] | None) ->
     with suppress(StoreFailed):  # an engine may have no right to write; then the trainer may delete what it needs
         store.announce(f"{socket.gethostname()}-{os.getpid()}", version)
     manifest = store.manifest(version)
-    tensors = read_held(store.location, manifest) or store.read(version, have=have)
+    tensors = read_held(store.location, manifest) or store.read(version, have=have, resume=cache_of(store.location))
     return tensors, manifest.kind == "delta"
 
 

@@ -35,13 +35,20 @@ _SAME_SIZE = 1.01
 _EACH = {"packed4": 4, "packed2": 2}
 
 
-def encode(new: Bytes, base: Bytes | None, itemsize: int) -> tuple[Codec, bytes]:
-    """Return the codec chosen for a chunk, and the bytes to store. `base` has the same size."""
-    if base is not None and not changed(new, base, itemsize):
-        return "same", b""
-    codec = choose(new, base, itemsize)
-    stored = encode_as(codec, new, base, itemsize)
-    return (codec, stored) if len(stored) < new.size else ("raw", new.tobytes())
+def encode(new: Bytes, base: Bytes | None, itemsize: int) -> tuple[Codec, bytes, int]:
+    """Return the codec chosen for a chunk, the bytes to store, and how many elements differ from the base, which has
+    the same size; all without a base."""
+    codec, differing = choose(new, base, itemsize), new.size // itemsize
+    if base is not None and codec == "gaps" and itemsize <= 4:
+        gaps, values = _gaps(words_of(new, itemsize), words_of(base, itemsize))
+        stored, differing = numbers.write(gaps) + numbers.write(values), gaps.size
+    else:
+        if base is not None:
+            differing = changed(new, base, itemsize)
+        stored = encode_as(codec, new, base, itemsize) if differing else b""
+    if base is not None and not differing:
+        return "same", b"", 0
+    return (codec, stored, differing) if len(stored) < new.size else ("raw", new.tobytes(), differing)
 
 
 def changed(new: Bytes, base: Bytes, itemsize: int) -> int:
@@ -174,10 +181,9 @@ def _numbers(values: Words, scale: float) -> float:
 
 
 def _gaps(words: Words, base: Words) -> tuple[NDArray[np.uint32], Words]:
-    number = differences.count_changed(words, base)
-    gaps, values = np.empty(number, np.uint32), np.empty(number, words.dtype)
-    differences.find_changed(words, base, gaps, values)
-    return gaps, values
+    gaps, values = np.empty(words.size, np.uint32), np.empty(words.size, words.dtype)  # most of it is never touched
+    number = differences.find_changed(words, base, gaps, values)
+    return gaps[:number], values[:number]
 
 
 def _packed(words: Words, base: Words, each: int) -> tuple[Bytes, Words]:

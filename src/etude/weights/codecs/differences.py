@@ -130,25 +130,26 @@ def unpack(packed, escaped, each, base, new):  # type: ignore[no-untyped-def]
 
 @loop
 def find_changed(new, base, gaps, values):  # type: ignore[no-untyped-def]
-    """Write for every word that differs the number of equal ones before it, and its difference - 1."""
+    """Write for every word that differs the number of equal ones before it, and its difference - 1. Returns how many
+    differ."""
     top = np.uint64(8 * new.itemsize - 1)
     one = np.empty(1, new.dtype)
+    each = 8 // new.itemsize
+    eights = new.size // each
+    here, under = new[: eights * each].view(np.uint64), base[: eights * each].view(np.uint64)
     number, last = _NONE, _NONE - _ONE
-    for begin in range(0, new.size, 32):
-        here, under = new[begin : begin + 32], base[begin : begin + 32]
-        differ = np.uint64(0)
-        for i in range(here.size):
-            differ |= np.uint64(here[i] ^ under[i])
-        if not differ:
+    for k in range(eights + 1):
+        if k < eights and here[k] == under[k]:  # so many words at once
             continue
-        for i in range(here.size):
-            if here[i] != under[i]:
-                one[0] = here[i] - under[i]
-                place = np.uint64(begin + i)
+        for i in range(k * each, min(k * each + each, new.size)):
+            place = np.uint64(i)
+            if new[place] != base[place]:
+                one[0] = new[place] - base[place]
                 gaps[number] = place - last - _ONE
                 values[number] = (one[0] << _ONE ^ (_NONE - (one[0] >> top))) - _ONE
                 number += _ONE
                 last = place
+    return np.int64(number)
 
 
 @loop

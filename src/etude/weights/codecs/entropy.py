@@ -1,11 +1,12 @@
 """The entropy coder: stores a sequence of bytes at, within a per mille, the entropy of its histogram (order 0).
 
 It is rANS with four interleaved states, probabilities in units of 1/4096, and 16-bit words. A coded block, all numbers
-little-endian:
+little-endian, lengths as LEB128 (seven bits a byte, the lowest first, the highest bit set in all but the last):
 
-- u8 kind: 0 raw, 1 constant, 2 coded; u32 number of symbols;
+- u8 kind: 0 raw, 1 constant, 2 coded; the number of symbols, a length;
 - raw: the symbols. Constant: the one symbol;
-- coded: u16 m; m symbols, ascending; m frequencies, u16, which add up to 4096; four states, u32; u32 number of words;
+- coded: which symbols occur, as u8 number of runs and for each run u8 its first symbol and u8 how many follow; for each
+  symbol its frequency - 1, a length (the frequencies add up to 4096); four states, u32; the number of words, a length;
   the words, u16.
 
 Symbol i is decoded with state i mod 4: `slot = x mod 4096` lies in the range of one symbol, whose ranges are laid out
@@ -15,7 +16,6 @@ next word. At the end all states are 2^15 and all words are used.
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import numpy as np
@@ -42,22 +42,22 @@ def write(symbols: Bytes) -> bytes:
     counts = histogram(symbols)
     used = np.flatnonzero(counts)
     if used.size == 1:
-        return struct.pack("<BIB", CONSTANT, symbols.size, used[0])
+        return bytes([CONSTANT]) + length(symbols.size) + bytes([used[0]])
     if used.size:
         frequencies = scaled(counts)
         if coded_size(counts, frequencies) < symbols.size:
             words = np.empty(symbols.size + 4, np.uint16)
             first, states = _encode(symbols, _encoder(frequencies), words)
-            head = struct.pack("<BIH", CODED, symbols.size, used.size)
-            table = used.astype(np.uint8).tobytes() + frequencies[used].astype("<u2").tobytes()
-            tail = struct.pack("<4II", *states.tolist(), words.size - first)
-            return b"".join([head, table, tail, words[first:].astype("<u2", copy=False).data])
-    return struct.pack("<BI", RAW, symbols.size) + symbols.tobytes()
+            table = _runs(used) + b"".join(map(length, (frequencies[used] - 1).tolist()))
+            tail = states.astype("<u4").tobytes() + length(words.size - first)
+            stored = words[first:].astype("<u2", copy=False).data
+            return b"".join([bytes([CODED]), length(symbols.size), table, tail, stored])
+    return bytes([RAW]) + length(symbols.size) + symbols.tobytes()
 
 
 def read(reader: Reader, most: int) -> Bytes:
     """Read a coded block of at most `most` symbols."""
-    kind, number = reader.numbers("<BI")
+    (kind,), number = reader.numbers("<B"), reader.length()
     if number > most:
         raise CorruptVersion(f"{number} symbols where there can be {most}")
     if kind == RAW:
@@ -66,17 +66,18 @@ def read(reader: Reader, most: int) -> Bytes:
         return np.full(number, reader.numbers("<B")[0], np.uint8)
     if kind != CODED:
         raise CorruptVersion(f"unknown kind of block: {kind}")
-    (used,) = reader.numbers("<H")
-    symbols, frequencies = reader.array("u1", used), reader.array("<u2", used).astype(np.int64)
-    if used < 2 or frequencies.sum() != SCALE or not frequencies.all() or (np.diff(symbols.astype(int)) <= 0).any():
+    runs = reader.array("u1", 2 * reader.numbers("<B")[0]).astype(np.int64).reshape(-1, 2)
+    symbols = np.array([first + i for first, more in runs.tolist() for i in range(more + 1)], np.int64)
+    frequencies = np.array([reader.length() + 1 for _ in range(symbols.size)], np.int64)
+    if frequencies.sum() != SCALE or (np.diff(symbols) <= 0).any() or symbols[-1] > 255:
         raise CorruptVersion("a table of frequencies is damaged")
     states = np.array(reader.numbers("<4I"), np.uint64)
-    (length,) = reader.numbers("<I")
-    words = reader.array("<u2", length)
+    size = reader.length()
+    words = reader.array("<u2", size)
     if (states < _LEAST).any() or (states >= 1 << 31).any():
         raise CorruptVersion("a state of the coder is out of range")
     found = np.empty(number, np.uint8)
-    if _decode(words, _decoder(symbols, frequencies), states, found) != length or (states != _LEAST).any():
+    if _decode(words, _decoder(symbols, frequencies), states, found) != size or (states != _LEAST).any():
         raise CorruptVersion("coded bytes do not end where their block does")
     return found
 
@@ -97,11 +98,27 @@ def scaled(counts: NDArray[Any]) -> Counts:
 
 def coded_size(counts: NDArray[Any], frequencies: Counts | None = None) -> float:
     """Return about how many bytes a coded block takes, for a histogram of its symbols."""
-    used = counts > 0
-    if used.sum() < 2:
-        return 6
-    p = (scaled(counts) if frequencies is None else frequencies)[used] / SCALE
-    return 27 + 3 * int(used.sum()) + float(-(counts[used] * np.log2(p)).sum()) / 8
+    used = np.flatnonzero(counts)
+    if used.size < 2:
+        return 5
+    kept = (scaled(counts) if frequencies is None else frequencies)[used]
+    table = 2 * np.count_nonzero(np.diff(used) > 1) + used.size + np.count_nonzero(kept > 128)
+    return 26 + table - float(counts[used] @ np.log2(kept / SCALE)) / 8
+
+
+def length(number: int) -> bytes:
+    """Return a length as LEB128."""
+    found = bytearray()
+    while number > 0x7F:
+        found.append(0x80 | number & 0x7F)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def _runs(used: NDArray[np.int64]) -> bytes:
+    """Return which symbols occur, as runs of neighbours."""
+    runs = np.split(used, np.flatnonzero(np.diff(used) > 1) + 1)
+    return bytes([len(runs), *(number for run in runs for number in (int(run[0]), run.size - 1))])
 
 
 def _encoder(frequencies: Counts) -> _Tables:
@@ -113,11 +130,11 @@ def _encoder(frequencies: Counts) -> _Tables:
     return frequencies.astype(np.uint64), starts.astype(np.uint64), np.array(factors, np.uint64), shifts
 
 
-def _decoder(symbols: Bytes, frequencies: Counts) -> NDArray[np.uint32]:
+def _decoder(symbols: Counts, frequencies: Counts) -> NDArray[np.uint32]:
     """Return the table by slot: symbol, frequency - 1 (from bit 8), and slot - start (from bit 20)."""
     starts = np.cumsum(frequencies) - frequencies
     within = np.arange(SCALE) - np.repeat(starts, frequencies)
-    entries = symbols.astype(np.int64) | (frequencies - 1) << 8
+    entries = symbols | (frequencies - 1) << 8
     return np.asarray(np.repeat(entries, frequencies) | within << 20, np.uint32)
 
 

@@ -1,13 +1,12 @@
 """Stores unsigned numbers of up to 32 bits: a token each, which the entropy coder stores, and the low bits as they are.
 
 A number below 128 is its own token. A larger one of b bits (8 to 32) has the token 128 + 4 (b - 8) + its second and
-third highest bit, and b - 3 low bits. Stored are the block of tokens, then u32 n and n words, u32: all low bits in the
-order of the numbers, from the lowest bit of the first word.
+third highest bit, and b - 3 low bits. Stored are the block of tokens, then the number of words as LEB128, and the
+words, u32: all low bits in the order of the numbers, from the lowest bit of the first word.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import numpy as np
@@ -29,14 +28,13 @@ _ONE = np.uint64(1)
 
 def write(values: Numbers) -> bytes:
     tokens, words = split(values)
-    return b"".join([entropy.write(tokens), struct.pack("<I", words.size), words.astype("<u4", copy=False).data])
+    return b"".join([entropy.write(tokens), entropy.length(words.size), words.astype("<u4", copy=False).data])
 
 
 def read(reader: Reader, most: int, dtype: str) -> Numbers:
     """Read at most `most` numbers of this unsigned type."""
     tokens = entropy.read(reader, most)
-    (length,) = reader.numbers("<I")
-    words = reader.array("<u4", length)
+    words = reader.array("<u4", reader.length())
     values = np.empty(tokens.size, dtype)
     if tokens.size and int(tokens.max()) >= OWN + 4 * (8 * values.itemsize - 7):
         raise CorruptVersion(f"a number is too large for {dtype}")

@@ -19,6 +19,16 @@ class Reader:
     def numbers(self, layout: str) -> tuple[Any, ...]:
         return struct.unpack(layout, self._take(struct.calcsize(layout)))
 
+    def length(self) -> int:
+        """Return the next number that is stored as LEB128, of at most 35 bits."""
+        found = 0
+        for shift in range(0, 35, 7):
+            byte = self._take(1)[0]
+            found |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return found
+        raise CorruptVersion("a length has no end")
+
     def array(self, dtype: str, number: int) -> NDArray[Any]:
         """Return the next `number` elements, copied: loops are compiled for arrays that are aligned and writable."""
         kind = np.dtype(dtype)
