@@ -34,13 +34,19 @@ settings.load_profile("any machine")
 pytest.register_assert_rewrite("tests.contract", "tests.sandbox")
 
 SLOW_SECONDS = 1800
+FIRST = (
+    *("tests/tasks/test_ordinary_user.py", "tests/sandbox/test_cgroup_v2.py", "tests/survival/test_rl.py"),
+    *("tests/cli/test_whole_run.py", "tests/tasks/cheats/test_cheats.py"),
+)
+"""Files that take minutes begin first: one that begins last keeps a single worker busy while the others have ended."""
 GARBAGE = (20_000, 20, 20)
 """Thresholds of the three generations; Python's own are 700, 10 and 10."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Before `-m` chooses: contracts' cases beyond their core, what soak implies, and how long a slow test may hang."""
+    """Before `-m` chooses: contracts' cases beyond their core, what soak implies, how long a slow test may hang, and
+    the order."""
     for item in items:
         case = getattr(item, "cls", None)
         mark = getattr(case, "beyond_core", None)
@@ -50,6 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
+    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
 
 
 def pytest_collection() -> None:

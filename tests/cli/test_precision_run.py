@@ -55,7 +55,13 @@ def etude_run(runs: Path, name: str, *more: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("experts", "invariant"), [("nvfp4", False), ("nvfp4_tensor", False), ("mxfp8", True), ("fp8_block", False)]
+    ("experts", "invariant"),
+    [
+        ("nvfp4", False),
+        ("mxfp8", True),
+        pytest.param("nvfp4_tensor", False, marks=pytest.mark.soak),
+        pytest.param("fp8_block", False, marks=pytest.mark.soak),
+    ],
 )
 def test_all_stages_and_rl(runs: Path, experts: str, invariant: bool) -> None:
     rounding = [

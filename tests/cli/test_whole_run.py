@@ -25,6 +25,8 @@ PATIENCE = 1500.0
 ETUDE = str(Path(sys.executable).with_name("etude"))
 OVERRIDES = """
 cluster.backend=inline
+compute.threads=1
+model.hidden_size=64 model.num_hidden_layers=2 model.intermediate_size=128 model.moe_intermediate_size=32
 tasks.train=8 tasks.dev=3 tasks.test=4
 corpus.generated_documents=400 corpus.max_file_bytes=20_000
 pretrain.steps=4

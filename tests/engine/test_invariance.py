@@ -82,7 +82,7 @@ def trainers_and_engines(dtype: torch.dtype) -> tuple[Transformer, Transformer]:
 
 @pytest.mark.parametrize(("dtype", "speculate"), [(torch.float32, "always"), (torch.bfloat16, "never")], ids=str)
 @given(seed=st.integers(0, 1 << 20), count=st.integers(1, 8))
-@settings(max_examples=5)
+@settings(max_examples=3)
 def test_log_probs_are_the_trainers_by_bits(dtype: torch.dtype, speculate: str, seed: int, count: int) -> None:
     """Through batches that change with every step, prefixes that are taken over, drafts that hold and that do not."""
     model, served = trainers_and_engines(dtype)
@@ -93,7 +93,7 @@ def test_log_probs_are_the_trainers_by_bits(dtype: torch.dtype, speculate: str, 
 def test_rounded_experts_too(experts: str) -> None:
     """In bfloat16, with drafts."""
     model, served = (network(torch.bfloat16, experts=experts) for _ in range(2))
-    assert all(agreeing(model, engine_of(served, "always"), conversations(0, 5)))
+    assert all(agreeing(model, engine_of(served, "always"), conversations(0, 3)))
 
 
 def test_otherwise_they_are_not() -> None:
