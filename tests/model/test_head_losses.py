@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from etude.model import Head, head_agreement, head_cross_entropy, head_divergence
 
@@ -88,6 +91,33 @@ def test_in_bf16_the_loss_is_that_of_exact_logits(invariant: bool) -> None:
     losses = F.cross_entropy(hidden.double() @ weight.double().T, TARGETS, reduction="none")
     loss = head_cross_entropy(hidden, Head(weight, invariant), TARGETS, WEIGHTS, chunk=8)
     assert float(loss) == pytest.approx(float((losses * WEIGHTS).sum() / WEIGHTS.sum()), rel=1e-6)
+
+
+def test_a_token_whose_probability_is_zero_in_fp32_has_its_loss() -> None:
+    hidden, weight = torch.tensor([[100.0], [1.0]]), torch.tensor([[1.0], [-1.0], [0.5]])
+    loss = head_cross_entropy(hidden, Head(weight), torch.tensor([1, 2]), torch.tensor([1.0, 0.0]))
+    assert float(loss) == pytest.approx(200)
+
+
+class Made(TorchDispatchMode):
+    """Counts the tensors of a shape that operations make in memory of their own."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.shape, self.count = shape, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, Tensor) and tuple(found.shape) == self.shape and func.is_view is False:
+            given = [x for x in (*args, *(kwargs or {}).values()) if isinstance(x, Tensor)]
+            self.count += all(x.data_ptr() != found.data_ptr() for x in given)
+        return found
+
+
+def test_all_chunks_have_their_logits_in_the_same_memory() -> None:
+    with Made(5, VOCAB) as made:
+        head_cross_entropy(HIDDEN[:20], Head(WEIGHT), TARGETS[:20], torch.ones(20), chunk=5)
+    assert made.count == 1
 
 
 def test_without_gradients_none_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:

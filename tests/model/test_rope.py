@@ -28,3 +28,14 @@ def test_an_extended_context_multiplies_what_is_there() -> None:
     assert llama.extended(2.0, 512).scaling == dataclasses.replace(llama.scaling, factor=16.0)
     with pytest.raises(ModelError, match="linearly scaled"):
         Rope(THETA, LinearScaling(3.0)).extended(2.0, 512)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_the_gradient_is_that_of_the_rotation(interleaved: bool) -> None:
+    x = torch.randn(1, 5, 2, 12, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    rotation = Rotary(Rope(100.0, interleaved=interleaved), 8)(torch.arange(5)[None])
+    slope = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+    (found,) = torch.autograd.grad(rotation(x), x, slope)
+    # A rotation is linear: its gradient is the transpose of its matrix, which the rotated unit vectors are the rows of.
+    units = rotation(torch.eye(12).view(12, 1, 1, 12).expand(12, 5, 1, 12)).squeeze(2)
+    torch.testing.assert_close(found[0], torch.einsum("kti,thi->thk", units, slope[0]))

@@ -40,11 +40,11 @@ def test_gradients_do_not_leak_between_documents(model_of: Any, tokens_of: Any) 
     model, tokens = model_of(), tokens_of(1, sum(CUTS))
     embedded: list[torch.Tensor] = []
 
-    def keep(_module: Any, _inputs: Any, out: torch.Tensor) -> None:
-        out.retain_grad()
-        embedded.append(out)
+    def keep(_module: Any, inputs: tuple[Any, ...]) -> None:
+        inputs[0].retain_grad()
+        embedded.append(inputs[0])
 
-    with_hook = model.embed_tokens.register_forward_hook(keep)
+    with_hook = model.layers[0].register_forward_pre_hook(keep)
     model(tokens, documents_bt=packed_documents(CUTS)).logits_btv[0, 6:18].square().sum().backward()
     with_hook.remove()
     touched = embedded[0].grad[0].abs().sum(-1) > 0

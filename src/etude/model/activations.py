@@ -18,8 +18,6 @@ from etude.model.head_losses import chunk_rows
 
 _FULL = 4
 """Bytes of an fp32 number."""
-_CHUNKS = 4
-"""Tensors of the size of a chunk's logits that exist at once: logits, log-probs, their gradient, an intermediate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +32,8 @@ class Pass:
     """Whether the MTP heads are trained in the same pass."""
     detached: bool = True
     """Whether the drafts' loss gives gradients to the heads alone."""
+    entropies: bool = False
+    """Whether the loss is RL's, which computes entropies too."""
     trunk: bool = True
     """Whether all other layers are trained; in the stage mtp the heads alone may be."""
     adapters: frozenset[str] | None = None
@@ -94,7 +94,7 @@ def activations_of(config: ModelConfig, work: Pass, *, checkpointed: bool = Fals
     ends += heads * work.tokens * (3 * _norm(width, half) + 2 * width * half)
     vocabulary = config.vocab_size
     slope = (work.trunk + heads) * work.tokens * width * half
-    chunk = _CHUNKS * _FULL * min(work.tokens, chunk_rows(vocabulary, cuda=work.cuda)) * vocabulary
+    chunk = _chunks(work) * _FULL * min(work.tokens, chunk_rows(vocabulary, cuda=work.cuda)) * vocabulary
     wide = vocabulary * width * _FULL if half < _FULL and not work.cuda else 0
     gradients = 0 if work.adapters is not None else work.trunk + (0 if work.detached else heads)
     gradient = gradients * vocabulary * width * (_FULL + (half if half < _FULL else 0))
@@ -104,6 +104,16 @@ def activations_of(config: ModelConfig, work: Pass, *, checkpointed: bool = Fals
 def must_checkpoint(config: ModelConfig, work: Pass, free: float) -> bool:
     """Whether "auto" checkpoints a pass: without it, activations would take more than half of the free memory."""
     return activations_of(config, work).peak > free / 2
+
+
+def _chunks(work: Pass) -> int:
+    """How many tensors of the size of a chunk's fp32 logits exist at once. The next-token loss works in one, but for
+    copies of its gradient in bf16 and again in fp32; on a GPU it does not work in place."""
+    if work.drafts:
+        return 4
+    if work.bytes < _FULL:
+        return 3
+    return 2 if work.cuda or work.entropies else 1
 
 
 def _layer(config: ModelConfig, work: Pass, layer: int) -> int:
@@ -156,8 +166,8 @@ def _attention(config: ModelConfig, work: Pass) -> int:
 
 
 def _dense(inner: int, work: Pass, target: str) -> int:
-    """Bytes of what the activation and the product of gate and up read, and of what down reads, if it is trained."""
-    return work.tokens * ((3 + work.trains(target)) * inner * work.bytes + work.low(target, 3))
+    """Bytes of gate and up, from which the backward pass computes the rest again (gated.py)."""
+    return work.tokens * (2 * inner * work.bytes + work.low(target, 3))
 
 
 def _mixture(width: int, shape: MixtureShape, work: Pass) -> int:

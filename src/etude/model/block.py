@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from etude.model.attention import Attention, Context
 from etude.model.config import LatentShape, MixtureShape, ModelConfig
 from etude.model.experts import expert_matmul
+from etude.model.gated import gated
 from etude.model.grouped_attention import GroupedAttention
 from etude.model.latent_attention import LatentAttention
 from etude.model.linear import Linear
@@ -38,8 +39,7 @@ class FeedForward(nn.Module):
         self.down_proj = Linear(inner, width, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        activate = silu if self.invariant else F.silu
-        return cast(Tensor, self.down_proj(activate(self.gate_proj(x)) * self.up_proj(x)))
+        return gated(self.gate_proj(x), self.up_proj(x), silu if self.invariant else F.silu, self.down_proj)
 
 
 class Experts(nn.Module):

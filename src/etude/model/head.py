@@ -33,12 +33,15 @@ class Head:
         found = linear(hidden, self.weight_vh) if self.invariant else F.linear(hidden, self.weight_vh)
         return found.to(torch.float32)
 
-    def product(self, hidden_nh: Tensor) -> Tensor:
-        """Compute fp32 logits [n, V] without a gradient."""
+    def product(self, hidden_nh: Tensor, room: Tensor | None = None) -> Tensor:
+        """Compute fp32 logits [n, V] without a gradient. `room` is memory for them, [n or more, V], which need not be
+        used."""
         if self._multiplies_wide:
             x = hidden_nh.to(torch.float32)
             weight = self.weight_vh.to(torch.float32) if self.wide_vh is None else self.wide_vh
-            return tiled(x, weight) if self.invariant else x @ weight.T
+            if self.invariant:
+                return tiled(x, weight)
+            return torch.mm(x, weight.T, out=None if room is None else room[: len(x)])
         return torch.mm(hidden_nh, self.weight_vh.T, out_dtype=torch.float32)
 
     def widened(self) -> Head:

@@ -1,7 +1,8 @@
 """Losses of hidden states under the output head, without the logits of all positions.
 
 Logits exist for one chunk of positions at a time. Its loss and gradients are computed together, and the backward pass
-only hands the gradients on. Positions of weight 0 are left out before anything is computed.
+only hands the gradients on. Positions of weight 0 are left out before anything is computed. On a CPU all chunks use the
+same memory, since fresh memory costs as much time as reading and writing it a dozen times.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from etude.model.head import Head
 from etude.model.tiles import product
 
 CHUNK_BYTES = 2**27
-"""Maximum size of a chunk's logits; about four tensors of this size exist at once."""
+"""Maximum size of a chunk's logits."""
 _CHUNK_ROWS = 2048
 """Maximum number of positions in a chunk; with small vocabularies, larger chunks would only leave the CPU's caches."""
 
-Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Given fp32 logits [n, V] and the indices of these n positions, returns the sum of the positions' losses and its
-gradient by the logits. The logits may be overwritten."""
+Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+"""Given fp32 logits [n, V] and the indices of these n positions, returns the sum of the positions' losses, and its
+gradient by the logits as two factors: one of each logit [n, V], one of each position [n, 1]. The logits may be
+overwritten."""
 
 
 def head_loss(
@@ -51,11 +53,13 @@ def head_cross_entropy(
     `total` is the sum of the weights by default, and that of the whole batch where these rows are a part of one."""
     positions, scale_n = _weighted(weights_n, total)
 
-    def objective(logits_nv: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
-        logs = F.log_softmax(logits_nv, dim=-1)
-        chosen, scale = targets_n[part].unsqueeze(1), scale_n[part]
-        picked = logs.gather(1, chosen).squeeze(1)
-        return -(picked * scale).sum(), slope_of_chosen(logs.exp_(), chosen, scale)
+    def objective(logits_nv: Tensor, part: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        chosen, scale = targets_n[part, None], scale_n[part, None]
+        below = logits_nv.gather(1, chosen) - logits_nv.amax(-1, keepdim=True)
+        # On a CPU in place. The largest probability is the inverse of the sum of exponentials.
+        found = torch.softmax(logits_nv, -1, out=logits_nv if logits_nv.is_cpu else None)
+        loss = -((below + found.amax(-1, keepdim=True).log()) * scale).sum()
+        return loss, slope_of_chosen(found, chosen), scale
 
     return head_loss(hidden_nh, head, positions, objective, chunk=chunk)
 
@@ -78,23 +82,23 @@ def head_divergence(
     teacher_nh, wide = teacher_nh.detach(), head.widened()
     accepted = torch.zeros((), device=student_nh.device)
 
-    def objective(logits_nv: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
+    def objective(logits_nv: Tensor, part: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scale = scale_n[part]
         logs, target = F.log_softmax(logits_nv, dim=-1), F.log_softmax(wide.product(teacher_nh[part]), dim=-1)
-        taught = target.exp()
+        taught = torch.exp(target, out=logits_nv)
         divergence = target.sub_(logs).mul_(taught).sum(-1)
         found = logs.exp_()
-        accepted.add_((torch.minimum(found, taught).sum(-1) * scale).sum())
-        return (divergence * scale).sum(), found.sub_(taught).mul_(scale.unsqueeze(1))
+        accepted.add_((torch.minimum(found, taught, out=target).sum(-1) * scale).sum())
+        return (divergence * scale).sum(), found.sub_(taught), scale.unsqueeze(1)
 
     return head_loss(student_nh, wide, positions, objective, chunk=chunk), accepted
 
 
-def slope_of_chosen(probabilities_nv: Tensor, chosen_n1: Tensor, factors_n: Tensor) -> Tensor:
-    """Return the gradient, by the logits, of the sum of -factor * log-prob of each position's chosen token. Overwrites
-    the probabilities."""
+def slope_of_chosen(probabilities_nv: Tensor, chosen_n1: Tensor) -> Tensor:
+    """Return the gradient, by the logits, of -log-prob of each position's chosen token. Overwrites the
+    probabilities."""
     minus = torch.full_like(chosen_n1, -1, dtype=probabilities_nv.dtype)
-    return probabilities_nv.scatter_add_(1, chosen_n1, minus).mul_(factors_n.unsqueeze(1))
+    return probabilities_nv.scatter_add_(1, chosen_n1, minus)
 
 
 @torch.no_grad()
@@ -147,15 +151,17 @@ class _HeadLoss(torch.autograd.Function):
         to_hidden, to_head = ctx.needs_input_grad[:2]
         grad_hidden = torch.zeros_like(hidden) if to_hidden else None
         grad_head = torch.zeros(weight.shape, device=weight.device) if to_head else None
+        room = hidden.new_empty(min(chunk, len(positions)), len(weight), dtype=torch.float32) if hidden.is_cpu else None
         for part in positions.split(chunk):
             rows = hidden[part]
-            loss, slope = objective(head.product(rows), part)
+            loss, slope, factor = objective(head.product(rows, room), part)
             total += loss
             slope = slope.to(hidden.dtype)
             if grad_hidden is not None:
-                grad_hidden[part] = product(slope, weight)
+                grad_hidden[part] = (product(slope, weight) * factor).to(hidden.dtype)
             if grad_head is None:
                 continue
+            rows = (rows * factor).to(hidden.dtype)
             if slope.dtype == torch.float32 and not head.invariant:
                 grad_head.addmm_(slope.T, rows)
             else:

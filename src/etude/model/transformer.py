@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self, cast
 
@@ -41,6 +41,8 @@ class Output:
     logits_btv: Tensor
     hidden_bth: Tensor
     """Hidden states after the final norm, which the output head and the MTP heads read."""
+    head: Head
+    """The output head, for losses of these hidden states: a tied embedding then has one gradient for both uses."""
     experts_btlk: Tensor
     """Experts used by each token in each MoE layer."""
     load_le: Tensor
@@ -163,7 +165,7 @@ class Transformer(nn.Module):
         replay = replay.checked(self.config, batch, length) if replay is not None else None
         rotation = self.rotary(_positions(tokens_bt, positions_bt, documents_bt))
         context = self._context(tokens_bt, documents_bt)
-        x = self._embed(tokens_bt)
+        x, head = self._embed_with_head(tokens_bt)
         routings: list[Routing] = []
         for block in self.layers:
             replayed = replay.experts_btlk[:, :, len(routings)] if replay is not None and block.moe else None
@@ -172,8 +174,9 @@ class Transformer(nn.Module):
         hidden, load_le = self.norm(x), self._load(routings, documents_bt)
         counted_n = None if documents_bt is None else documents_bt.flatten() >= 0
         return Output(
-            logits_btv=self.logits_of(hidden if logits else hidden[:, :0]),
+            logits_btv=head.logits(hidden if logits else hidden[:, :0]),
             hidden_bth=hidden,
+            head=head,
             experts_btlk=self._experts(routings, batch, length),
             load_le=load_le,
             overridden_bt=_in_any_layer([r.overridden_n for r in routings], batch, length),
@@ -263,7 +266,15 @@ class Transformer(nn.Module):
                 mixture.gate.balance(load, rate)
 
     def _embed(self, tokens: Tensor) -> Tensor:
-        x: Tensor = self.embed_tokens(tokens)
+        return self._scaled(self.embed_tokens(tokens))
+
+    def _embed_with_head(self, tokens: Tensor) -> tuple[Tensor, Head]:
+        if self.lm_head is not None:
+            return self._embed(tokens), self.head
+        x, weight_vh = self.embed_tokens.with_head(tokens)
+        return self._scaled(x), replace(self.head, weight_vh=weight_vh)
+
+    def _scaled(self, x: Tensor) -> Tensor:
         return x if self.config.embedding_scale == 1 else x * self.config.embedding_scale
 
     @property

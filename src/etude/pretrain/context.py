@@ -120,7 +120,7 @@ def next_token_loss(
     output = model(rows.tokens, **places, logits=False, balance_loss=balance_loss)
     weights = rows.weights if weights is None else weights
     hidden = output.hidden_bth.flatten(0, 1)
-    return head_cross_entropy(hidden, model.head, rows.targets.flatten(), weights.flatten(), total=total), output
+    return head_cross_entropy(hidden, output.head, rows.targets.flatten(), weights.flatten(), total=total), output
 
 
 def next_token_losses(model: Transformer, batch: Rows, budget: int, loads: list[torch.Tensor]) -> Iterator[StepLoss]:

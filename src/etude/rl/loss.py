@@ -48,17 +48,18 @@ def policy_loss(
     delta_n, entropy_n = torch.empty_like(engine_n), torch.empty_like(engine_n)
     capped_n, clipped_n = (torch.empty_like(tokens_n, dtype=torch.bool) for _ in range(2))
 
-    def objective(logits_mv: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
+    def objective(logits_mv: Tensor, part: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logs_mv = torch.log_softmax(tempered(logits_mv, temperature), dim=-1)
         chosen = tokens_n[part].unsqueeze(1)
-        logp_m, probabilities_mv = logs_mv.gather(1, chosen).squeeze(1), logs_mv.exp()
+        logp_m, probabilities_mv = logs_mv.gather(1, chosen).squeeze(1), torch.exp(logs_mv, out=logits_mv)
         entropy_n[part] = -logs_mv.mul_(probabilities_mv).sum(-1)
         delta_m = delta_n[part] = logp_m - engine_n[part]
         ratio_m = delta_m.exp()
         left_m = clipped_n[part] = trust.left(delta_m, engine_n[part], advantage_n[part])
         capped_n[part] = ratio_m > ratio_cap
         weight_m = ratio_m.clamp(max=ratio_cap).masked_fill(left_m, 0.0) * advantage_n[part] / constant
-        return -(weight_m * logp_m).sum(), slope_of_chosen(probabilities_mv, chosen, weight_m / temperature)
+        slope_mv = slope_of_chosen(probabilities_mv, chosen)
+        return -(weight_m * logp_m).sum(), slope_mv, (weight_m / temperature).unsqueeze(1)
 
     positions = torch.arange(len(tokens_n), device=tokens_n.device)
     loss = head_loss(hidden_nh, head, positions, objective)

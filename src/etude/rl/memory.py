@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
@@ -33,7 +34,8 @@ def pass_of(recipe: Recipe, dtype: torch.dtype) -> Pass:
     """Return the largest forward and backward pass: of rows that fill the engine's context. That of the MTP heads
     follows it, and is smaller."""
     length, rollouts = recipe.engine.context, recipe.rl.prompts_per_step * recipe.rl.group
-    return plain_pass(recipe, min(max(1, recipe.rl.microbatch_tokens // length), rollouts), length, dtype)
+    rows = min(max(1, recipe.rl.microbatch_tokens // length), rollouts)
+    return replace(plain_pass(recipe, rows, length, dtype), entropies=True)
 
 
 def told(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> str:

@@ -173,7 +173,7 @@ class RlTrainer:
         sampled = SampledTokens.of(part, self.model.device)
         parts = policy_loss(
             predicting_hidden(output, sampled),
-            self.model.head,
+            output.head,
             sampled,
             temperature=self.rl.temperature,
             ratio_cap=self.rl.ratio_cap,
