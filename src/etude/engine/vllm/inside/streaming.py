@@ -61,13 +61,16 @@ class Streaming:
                     continue
                 for request_id in self._outbox.unheard():
                     self._collect(request_id)
-                fresh = consumer in self._news or self._outbox.fresh(consumer)
-                due = min(until, self._outbox.due(consumer) + every) if fresh else until
-                if now >= due or self._outbox.urgent(consumer, after):
+                outbox, over = self._outbox, now >= until
+                everything = over or now >= outbox.due(consumer) + every
+                if everything:
                     self._news.discard(consumer)
-                    for request_id in self._outbox.in_flight(consumer):
+                    for request_id in outbox.in_flight(consumer):
                         self._collect(request_id)
-                    return self._outbox.take(consumer, after, now)
+                if over or outbox.urgent(consumer, after) or (everything and outbox.fresh(consumer)):
+                    return outbox.take(consumer, after, now, everything=everything)
+                fresh = consumer in self._news or outbox.fresh(consumer)
+                due = min(until, outbox.due(consumer) + every) if fresh else until
                 mine.clear()
                 await _within(due - now, mine)
             return Delivery(after, [])
