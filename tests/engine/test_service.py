@@ -151,10 +151,10 @@ def test_it_starts_on_the_latest_version_of_its_store(tmp_path):
 
 def test_deltas_are_followed_and_counted(tmp_path):
     versions = Versions(tmp_path)
-    base = from_state_dict(tiny_model(0).state_dict())
+    base = from_state_dict(tiny_model(0).swapped_state())
     model = tiny_model(0)
     model.embed_tokens.weight.data[3] += 1
-    versions.store.publish(1, from_state_dict(model.state_dict()), base=(0, base))
+    versions.store.publish(1, from_state_dict(model.swapped_state()), base=(0, base))
 
     async def whole():
         engine = service(versions, store=False)
