@@ -136,6 +136,22 @@ def check_lost_data_is_named(location: str) -> None:
         store.read(2)
 
 
+def check_a_base_that_was_replaced_is_noticed(location: str) -> None:
+    """Whether the tensor of which it has another one is stored as a delta, or as the same."""
+    for name in ("layers.0.w", "layers.1.w"):
+        store = WeightStore(location)
+        old = weights()
+        new = {name: nudged(t, 5) if name == "layers.0.w" else t for name, t in old.items()}
+        store.publish(0, old)
+        store.publish(1, new, base=(0, old))
+        store.withdraw(0)
+        store.publish(0, old | {name: nudged(old[name], 7)})
+        with pytest.raises(CorruptVersion, match=f"version 1: tensor {name}"):
+            store.read(1)
+        store.withdraw(1)
+        store.withdraw(0)
+
+
 def check_names_may_come_and_go(location: str) -> None:
     store = WeightStore(location)
     old = weights()
@@ -255,6 +271,7 @@ CHECKS = (
     check_wrong_bases,
     check_a_torn_publish_is_invisible,
     check_lost_data_is_named,
+    check_a_base_that_was_replaced_is_noticed,
     check_names_may_come_and_go,
     check_processes_publish_a_version_together,
     check_one_publisher_takes_over_from_another,
