@@ -25,7 +25,6 @@ from etude.engine.protocol import (
     EngineInfo,
     EngineOutOfMemory,
     EngineStats,
-    FloatArray,
     GenerateRequest,
     Generation,
     NumericsRefused,
@@ -167,8 +166,16 @@ class VllmService:
                 target = await asyncio.to_thread(self._read, version)
             except WeightsError as error:
                 raise UpdateRefused(f"version {version} could not be loaded: {error}") from error
-            expected = await asyncio.to_thread(target.reference.logprobs, self._probe)
-            self._refusal = await self._swap(target, expected)
+            before = self._current
+            while self._current is not target:
+                child = self._child
+                try:
+                    await self._swap(child, target)
+                except ChildDied as death:
+                    # The next process begins with the current version, and with another probe.
+                    await self._restart(child, death)
+            if before.replica is not None:
+                before.replica.close()
             if self._refusal:
                 raise NumericsRefused(f"version {version}: {self._refusal}")
 
@@ -180,29 +187,23 @@ class VllmService:
         self._ended = True
         self._child.end()
 
-    async def _swap(self, target: _Version, expected: FloatArray) -> str | None:
-        """Load a version. Return why its log-probs are refused, or None."""
-        before, child = self._current, self._child
+    async def _swap(self, child: Child, target: _Version) -> None:
+        """Load a version into a process, and compare its log-probs."""
+        probe = self._probe
+        expected = await asyncio.to_thread(target.reference.logprobs, probe)
         try:
-            await _send(child, target, before.sums)
+            await _send(child, target, self._current.sums)
             self._current = target
-            found = await child.call("probe", list(self._probe))
-            refusal = self._bound.refusal(compare(expected[:, PROMPT - 1 :], np.stack(found)[:, PROMPT - 1 :]))
-            await child.call("verdict", refusal)
-        except EngineOutOfMemory:
+            found = await child.call("probe", list(probe))
+            self._refusal = self._bound.refusal(compare(expected[:, PROMPT - 1 :], np.stack(found)[:, PROMPT - 1 :]))
+            await child.call("verdict", self._refusal)
+        except (ChildDied, EngineOutOfMemory):
             raise
-        except ChildDied as death:
-            # The next process begins with the new version, and with a check of it.
-            self._current, refusal = target, None
-            await self._restart(child, death)
         except EngineError as error:
             # vLLM may have loaded a part of it, and cannot go back.
             child.end()
             await self._restart(child, error)
             raise UpdateRefused(f"version {target.number} could not be loaded: {error}") from error
-        if before.replica is not None:
-            before.replica.close()
-        return refusal
 
     async def _start(self) -> None:
         """Start vLLM with the current version, and check its log-probs."""
@@ -224,7 +225,7 @@ class VllmService:
         except BaseException:
             child.end()
             raise
-        self._child, self._refusal = child, None
+        self._child, self._current, self._refusal = child, current, None
 
     async def _check_start(self, child: Child, reference: Reference) -> None:
         """Compare log-probs of ids that vLLM samples. They are the probe of later versions."""
