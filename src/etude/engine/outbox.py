@@ -33,7 +33,7 @@ class _Consumer:
     heard: float
     """Time of its last call."""
     delivered: float
-    """Time of the last delivery; of its first call before there is one."""
+    """Time of the last delivery of all news; of its first call before there is one."""
     last: Delivery = field(default_factory=lambda: Delivery(0, []))
     """The last delivery, which the consumer has not acknowledged yet."""
     running: set[str] = field(default_factory=set)
@@ -99,16 +99,17 @@ class Outbox:
             self._urgent.add(name)
 
     def end(self, answer: Generation | Refusal) -> None:
-        """End a request. The consumer gets its answer after the pieces that were put."""
+        """End a request. Tokens that wait in the outbox are not delivered as pieces, since the answer holds them."""
         name = self._consumer_of.pop(answer.id)
         del self._put[answer.id]
         found = self._consumers[name]
         found.running.discard(answer.id)
+        found.pieces.pop(answer.id, None)
         found.ended.append(answer)
         self._urgent.add(name)
 
     def due(self, consumer: str) -> float:
-        """Return the time of the last delivery; of the consumer's first call before there is one."""
+        """Return the time of the last delivery of all news; of the consumer's first call before there is one."""
         return self._known(consumer).delivered
 
     def urgent(self, consumer: str, after: int) -> bool:
@@ -116,13 +117,14 @@ class Outbox:
         return consumer in self._urgent or after != self._known(consumer).last.number
 
     def fresh(self, consumer: str) -> bool:
-        """Whether anything was put since the last delivery."""
+        """Whether there is anything to deliver."""
         found = self._known(consumer)
         return bool(found.pieces or found.ended)
 
-    def take(self, consumer: str, after: int, now: float) -> Delivery:
+    def take(self, consumer: str, after: int, now: float, *, everything: bool) -> Delivery:
         """Return what is new after the delivery numbered `after`; an empty delivery of this number if nothing is.
-        Raises StreamsLost if the consumer is unknown, or that delivery."""
+        Without `everything` these are first tokens and answers alone, so that each of them does not make all other
+        requests deliver their tokens one by one. Raises StreamsLost if the consumer is unknown, or that delivery."""
         found = self._known(consumer)
         found.heard = now
         if after == found.last.number - 1 and found.last.items:
@@ -131,14 +133,15 @@ class Outbox:
             raise StreamsLost(
                 f"consumer {consumer} asked for what follows delivery {after}, the last one was {found.last.number}"
             )
-        pieces = [_joined(each) for each in found.pieces.values()]
-        items = [*pieces, *found.ended]
-        found.pieces, found.ended = {}, []
+        pieces = [each for each in found.pieces.values() if everything or each[0].start == 0]
+        items = [*map(_joined, pieces), *found.ended]
+        for each in pieces:
+            del found.pieces[each[0].id]
+        found.ended = []
         self._urgent.discard(consumer)
-        if not items:
-            found.last = Delivery(after, [])
-            return found.last
-        found.delivered, found.last = now, Delivery(after + 1, items)
+        if everything and items:
+            found.delivered = now
+        found.last = Delivery(after + bool(items), items)
         return found.last
 
     def silent(self, now: float, pulling: Container[str] = ()) -> list[str]:

@@ -224,17 +224,20 @@ class StreamingEngine(Engine, Protocol):
         """Queue a request whose tokens and answer `pull` delivers. `first` says that the consumer has begun nothing
         before; otherwise StreamsLost is raised if the engine does not know the consumer. A call may be repeated.
 
-        Raises the EngineError of a request that makes no sense; what goes wrong later arrives as a Refusal."""
+        Raises EngineError if a request of this id is in flight for another consumer. Whatever else is wrong with it, or
+        goes wrong later, arrives as a Refusal."""
         ...
 
     async def pull(self, consumer: str, after: int, *, wait: float = 5.0, every: float = 0.05) -> Delivery:
         """Return what is new since the delivery numbered `after` (0: since the beginning).
 
-        It returns as soon as a request has its first token or ended, else `every` seconds after the last delivery if
-        there are new tokens, else after `wait` seconds without items. A delivery that was not acknowledged is
-        returned again, so a call may be repeated; of two calls at once, the earlier returns without items. The tokens
-        of a request arrive in order, each in one piece or in none; its last item is the whole Generation, or a Refusal.
-        A consumer that does not pull for `outbox.SILENT_SECONDS` is forgotten, and its requests are aborted.
+        It returns a request's first tokens and its answer as soon as they are there; other tokens, of all requests
+        together, once `every` seconds; and no items after `wait` seconds without news. A request's pieces come in
+        order; its last item is a Refusal or the whole Generation, which alone has the tokens since the last piece.
+
+        A delivery that was not acknowledged is returned again, so a call may be repeated; of two calls at once, the
+        earlier returns without items. A consumer that does not pull for `outbox.SILENT_SECONDS` is forgotten, and its
+        requests are aborted.
 
         Raises StreamsLost if the engine does not know the consumer, or not that delivery."""
         ...

@@ -1,7 +1,7 @@
 """Delivers the tokens of streamed requests to the consumers that pull them. All methods run on the decode thread.
 
-Tokens are collected when a pull is answered, for all requests of its consumer at once, so that a step costs no more for
-being streamed.
+Tokens are collected when a pull is answered with all news of its consumer, so that a step costs no more for being
+streamed.
 """
 
 from __future__ import annotations
@@ -83,12 +83,14 @@ class Streaming:
 
     def _delivery(self, consumer: str, pull: _Pull, now: float) -> Delivery | None:
         outbox = self._outbox
-        at_once = outbox.urgent(consumer, pull.after) or now >= pull.until
-        if not at_once and now < outbox.due(consumer) + pull.every:
-            return None
-        for request_id in outbox.in_flight(consumer):
-            self._collect(request_id)
-        return outbox.take(consumer, pull.after, now) if at_once or outbox.fresh(consumer) else None
+        over, urgent = now >= pull.until, outbox.urgent(consumer, pull.after)
+        everything = over or now >= outbox.due(consumer) + pull.every
+        if everything:
+            for request_id in outbox.in_flight(consumer):
+                self._collect(request_id)
+        if urgent or over or (everything and outbox.fresh(consumer)):
+            return outbox.take(consumer, pull.after, now, everything=everything)
+        return None
 
     def _collect(self, request_id: str) -> None:
         sampled = self._engine.sampled_since(request_id, self._outbox.count(request_id))

@@ -95,7 +95,8 @@ class VllmService:
         self._store = WeightStore(store) if store else None
         reference = Reference.of_folder(Path(model_folder), DTYPES[dtype])
         self._first = self._current = _Version(version, sums_of(reference.tensors()), reference, None)
-        self._updating, self._restarting = asyncio.Lock(), asyncio.Lock()
+        self._updating = asyncio.Lock()
+        self._restarting: asyncio.Task[None] | None = None
         self._restarts = 0
         self._ended = False
         self._refusal: str | None = None
@@ -148,7 +149,7 @@ class VllmService:
 
     async def stats(self) -> EngineStats:
         """Return the load, or the last one known while vLLM is being restarted. Counters go on over its restarts."""
-        if not self._restarting.locked():
+        if self._restarting is None or self._restarting.done():
             stats: EngineStats = await self._call("stats")
             before = self._before_restart
             self._stats = replace(stats, **{name: getattr(stats, name) + getattr(before, name) for name in _COUNTERS})
@@ -253,16 +254,20 @@ class VllmService:
                 await self._restart(child, death)
 
     async def _restart(self, dead: Child, reason: EngineError) -> None:
-        """Replace a process that died, unless somebody else has."""
-        async with self._restarting:
-            if self._child is not dead:
-                return
-            if self._ended or self._restarts >= RESTARTS:
-                raise EngineError(f"vLLM is not restarted again after {self._restarts} times: {reason}")
-            self._restarts += 1
-            self._before_restart = self._stats
-            log.warning("vLLM is restarted: %s", reason)
-            await self._start()
+        """Replace a process that died, unless somebody else has, or does so now."""
+        if self._child is not dead:
+            return
+        if self._restarting is None or self._restarting.done():
+            self._restarting = asyncio.create_task(self._replace(reason))
+        await asyncio.shield(self._restarting)
+
+    async def _replace(self, reason: EngineError) -> None:
+        if self._ended or self._restarts >= RESTARTS:
+            raise EngineError(f"vLLM is not restarted again after {self._restarts} times: {reason}")
+        self._restarts += 1
+        self._before_restart = self._stats
+        log.warning("vLLM is restarted: %s", reason)
+        await self._start()
 
     def _read(self, number: int) -> _Version:
         """Read and verify a version: from the trainer's memory if it is on this machine, else from the store."""

@@ -70,6 +70,8 @@ def settings_of(
         "enable_prefix_caching": not latent,
         "kv_cache_memory_bytes": _cache_bytes(config, recipe, dtype, latent),
         "worker_extension_cls": "etude.engine.vllm.inside.experts.WorkerCalls",
+        # Probes go before all requests that wait: no answer leaves until they are done.
+        "scheduling_policy": "priority",
         "disable_log_stats": True,
     }
     if block:
