@@ -70,7 +70,7 @@ def test_the_engine_killed_during_an_update(shared):
     case, service = shared.case(), shared.service
 
     async def run() -> None:
-        requests = [ask(f"u{i}", prompt_of(4 + i, i), 80, seed=i) for i in range(20 * SLOTS)]
+        requests = [ask(f"u{i}", prompt_of(4 + i % 9, i), 80, seed=i) for i in range(20 * SLOTS)]
         tasks = [asyncio.create_task(service.generate(request)) for request in requests]
         await until_sampled(service, (await service.stats()).sampled_tokens + SLOTS)
         version = shared.versions.publish()

@@ -25,7 +25,6 @@ from etude.engine.protocol import (
     EngineInfo,
     EngineOutOfMemory,
     EngineStats,
-    FloatArray,
     GenerateRequest,
     Generation,
     NumericsRefused,
@@ -96,7 +95,8 @@ class VllmService:
         self._store = WeightStore(store) if store else None
         reference = Reference.of_folder(Path(model_folder), DTYPES[dtype])
         self._first = self._current = _Version(version, sums_of(reference.tensors()), reference, None)
-        self._updating, self._restarting = asyncio.Lock(), asyncio.Lock()
+        self._updating = asyncio.Lock()
+        self._restarting: asyncio.Task[None] | None = None
         self._restarts = 0
         self._ended = False
         self._refusal: str | None = None
@@ -149,7 +149,7 @@ class VllmService:
 
     async def stats(self) -> EngineStats:
         """Return the load, or the last one known while vLLM is being restarted. Counters go on over its restarts."""
-        if not self._restarting.locked():
+        if self._restarting is None or self._restarting.done():
             stats: EngineStats = await self._call("stats")
             before = self._before_restart
             self._stats = replace(stats, **{name: getattr(stats, name) + getattr(before, name) for name in _COUNTERS})
@@ -167,8 +167,16 @@ class VllmService:
                 target = await asyncio.to_thread(self._read, version)
             except WeightsError as error:
                 raise UpdateRefused(f"version {version} could not be loaded: {error}") from error
-            expected = await asyncio.to_thread(target.reference.logprobs, self._probe)
-            self._refusal = await self._swap(target, expected)
+            before = self._current
+            while self._current is not target:
+                child = self._child
+                try:
+                    await self._swap(child, target)
+                except ChildDied as death:
+                    # The next process begins with the current version, and with another probe.
+                    await self._restart(child, death)
+            if before.replica is not None:
+                before.replica.close()
             if self._refusal:
                 raise NumericsRefused(f"version {version}: {self._refusal}")
 
@@ -180,29 +188,23 @@ class VllmService:
         self._ended = True
         self._child.end()
 
-    async def _swap(self, target: _Version, expected: FloatArray) -> str | None:
-        """Load a version. Return why its log-probs are refused, or None."""
-        before, child = self._current, self._child
+    async def _swap(self, child: Child, target: _Version) -> None:
+        """Load a version into a process, and compare its log-probs."""
+        probe = self._probe
+        expected = await asyncio.to_thread(target.reference.logprobs, probe)
         try:
-            await _send(child, target, before.sums)
+            await _send(child, target, self._current.sums)
             self._current = target
-            found = await child.call("probe", list(self._probe))
-            refusal = self._bound.refusal(compare(expected[:, PROMPT - 1 :], np.stack(found)[:, PROMPT - 1 :]))
-            await child.call("verdict", refusal)
-        except EngineOutOfMemory:
+            found = await child.call("probe", list(probe))
+            self._refusal = self._bound.refusal(compare(expected[:, PROMPT - 1 :], np.stack(found)[:, PROMPT - 1 :]))
+            await child.call("verdict", self._refusal)
+        except (ChildDied, EngineOutOfMemory):
             raise
-        except ChildDied as death:
-            # The next process begins with the new version, and with a check of it.
-            self._current, refusal = target, None
-            await self._restart(child, death)
         except EngineError as error:
             # vLLM may have loaded a part of it, and cannot go back.
             child.end()
             await self._restart(child, error)
             raise UpdateRefused(f"version {target.number} could not be loaded: {error}") from error
-        if before.replica is not None:
-            before.replica.close()
-        return refusal
 
     async def _start(self) -> None:
         """Start vLLM with the current version, and check its log-probs."""
@@ -224,7 +226,7 @@ class VllmService:
         except BaseException:
             child.end()
             raise
-        self._child, self._refusal = child, None
+        self._child, self._current, self._refusal = child, current, None
 
     async def _check_start(self, child: Child, reference: Reference) -> None:
         """Compare log-probs of ids that vLLM samples. They are the probe of later versions."""
@@ -252,16 +254,20 @@ class VllmService:
                 await self._restart(child, death)
 
     async def _restart(self, dead: Child, reason: EngineError) -> None:
-        """Replace a process that died, unless somebody else has."""
-        async with self._restarting:
-            if self._child is not dead:
-                return
-            if self._ended or self._restarts >= RESTARTS:
-                raise EngineError(f"vLLM is not restarted again after {self._restarts} times: {reason}")
-            self._restarts += 1
-            self._before_restart = self._stats
-            log.warning("vLLM is restarted: %s", reason)
-            await self._start()
+        """Replace a process that died, unless somebody else has, or does so now."""
+        if self._child is not dead:
+            return
+        if self._restarting is None or self._restarting.done():
+            self._restarting = asyncio.create_task(self._replace(reason))
+        await asyncio.shield(self._restarting)
+
+    async def _replace(self, reason: EngineError) -> None:
+        if self._ended or self._restarts >= RESTARTS:
+            raise EngineError(f"vLLM is not restarted again after {self._restarts} times: {reason}")
+        self._restarts += 1
+        self._before_restart = self._stats
+        log.warning("vLLM is restarted: %s", reason)
+        await self._start()
 
     def _read(self, number: int) -> _Version:
         """Read and verify a version: from the trainer's memory if it is on this machine, else from the store."""

@@ -70,6 +70,8 @@ def settings_of(
         "enable_prefix_caching": not latent,
         "kv_cache_memory_bytes": _cache_bytes(config, recipe, dtype, latent),
         "worker_extension_cls": "etude.engine.vllm.inside.experts.WorkerCalls",
+        # Probes go before all requests that wait: no answer leaves until they are done.
+        "scheduling_policy": "priority",
         "disable_log_stats": True,
     }
     if block:
@@ -121,7 +123,7 @@ def why_not(
     if precision.rounds or precision.invariant:
         return "the recipe's precision section rounds matmuls otherwise than vLLM would"
     if recipe.speculate == "always":
-        return 'engine.speculate = "always": with drafts its log-probs are wrong on a CPU (known.py); set "auto"'
+        return 'engine.speculate = "always": with drafts it samples wrongly on a CPU (known.py); set "auto"'
     if lora is not None and lora.rank:
         return "lora.rank: versions of a run with adapters hold the adapters alone, which are not loaded there yet"
     if family not in FAMILIES:

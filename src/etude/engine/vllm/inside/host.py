@@ -24,6 +24,7 @@ from vllm.inputs.engine import tokens_input
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from etude.cluster.direct_calls import serve
 from etude.engine.namespaces import CacheAtSwap, Namespaces
@@ -85,7 +86,7 @@ class Calls:
         except EngineError as error:
             return pack(error)
         except Exception as error:  # noqa: BLE001  the caller hears of it
-            if self._host.dead:
+            if self._host.dead or isinstance(error, EngineDeadError):
                 os.killpg(os.getpgrp(), signal.SIGKILL)
             return pack(EngineError(f"vLLM, {method}: {type(error).__name__}: {str(error)[:500]}"))
 
@@ -267,7 +268,7 @@ class Host:
             self._streaming.end(answer)
             return answer
         except Exception as error:
-            if self.dead:
+            if self.dead or isinstance(error, EngineDeadError):
                 raise
             failure = error if isinstance(error, EngineError) else EngineError(f"request {request.id}: {error}")
             self._streaming.end(Refusal(request.id, failure))
@@ -351,7 +352,8 @@ class Host:
         # One token more than the prompt is always sampled; nothing of it is used.
         parameters = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, prompt_logprobs=0)
         ids, name = row.tolist(), f"probe {time.monotonic_ns()}"
-        async for output in self._engine.generate(tokens_input(ids, cache_salt="probe"), parameters, name):
+        prompt = tokens_input(ids, cache_salt="probe")
+        async for output in self._engine.generate(prompt, parameters, name, priority=-1):
             scored = output.prompt_logprobs
         await self._experts.forget(name)
         return np.array([place[token].logprob for place, token in zip(scored[1:], ids[1:], strict=True)], np.float32)

@@ -15,7 +15,7 @@ Sampled = tuple[IntArray, FloatArray, IntArray]
 
 
 class Streaming:
-    """Tokens are collected when a pull is answered, for all requests of its consumer at once."""
+    """Tokens are collected when a pull is answered with all news of its consumer."""
 
     def __init__(self, gate: asyncio.Event, sampled_since: Callable[[str, int], Sampled | None]) -> None:
         """Nothing is delivered while `gate` is not set. `sampled_since` returns the tokens of a request after the first
@@ -61,16 +61,16 @@ class Streaming:
                     continue
                 for request_id in self._outbox.unheard():
                     self._collect(request_id)
-                outbox, over = self._outbox, now >= until
-                everything = over or now >= outbox.due(consumer) + every
+                over, urgent = now >= until, self._outbox.urgent(consumer, after)
+                everything = over or now >= self._outbox.due(consumer) + every
                 if everything:
                     self._news.discard(consumer)
-                    for request_id in outbox.in_flight(consumer):
+                    for request_id in self._outbox.in_flight(consumer):
                         self._collect(request_id)
-                if over or outbox.urgent(consumer, after) or (everything and outbox.fresh(consumer)):
-                    return outbox.take(consumer, after, now, everything=everything)
-                fresh = consumer in self._news or outbox.fresh(consumer)
-                due = min(until, outbox.due(consumer) + every) if fresh else until
+                if urgent or over or (everything and self._outbox.fresh(consumer)):
+                    return self._outbox.take(consumer, after, now, everything=everything)
+                fresh = consumer in self._news or self._outbox.fresh(consumer)
+                due = min(until, self._outbox.due(consumer) + every) if fresh else until
                 mine.clear()
                 await _within(due - now, mine)
             return Delivery(after, [])
