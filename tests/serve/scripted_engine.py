@@ -58,7 +58,7 @@ class ScriptedEngine:
             if self._outbox.fresh(consumer):
                 break
             await asyncio.sleep(0.001)
-        return self._outbox.take(consumer, after, time.monotonic())
+        return self._outbox.take(consumer, after, time.monotonic(), everything=True)
 
     async def generate(self, request: GenerateRequest) -> Generation:
         raise NotImplementedError

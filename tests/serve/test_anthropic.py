@@ -118,6 +118,11 @@ def test_why_it_stopped(client: Anthropic, stop: list[str], reason: str) -> None
     ("changes", "kind", "told"),
     [
         ({"model": "other"}, anthropic.NotFoundError, "the model 'other' is not served here; there is tiny"),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}},
+            anthropic.BadRequestError,
+            "output_config.format = ",
+        ),
         ({"extra_body": {"top_k": 5}}, anthropic.BadRequestError, "top_k = 5 is not supported"),
         ({"messages": [{"role": "user", "content": "a" * 5000}]}, anthropic.BadRequestError, "prompt is too long"),
         (

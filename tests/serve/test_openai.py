@@ -194,6 +194,7 @@ def test_no_tools_no_calls(client: OpenAI) -> None:
         ),
         ({"n": 2}, "n = 2 is not supported"),
         ({"tool_choice": {"type": "function", "function": {"name": "read"}}}, "tool_choice = "),
+        ({"modalities": ["text", "audio"]}, "modalities = "),
         ({"top_p": 0.0}, "top_p: Input should be greater than 0"),
         ({"temperature": "hot"}, "temperature: Input should be a valid number"),
         ({"messages": [{"role": "user", "content": "a" * 5000}]}, "the maximum context length is 4096"),

@@ -115,6 +115,7 @@ def test_an_answer_that_was_cut_off(client: OpenAI) -> None:
             400,
             "an item of type 'web_search_call' is not supported",
         ),
+        ({"conversation": "conv_1"}, 400, "conversation = "),
         ({"text": {"format": {"type": "json_object"}}}, 400, "text.format = "),
     ],
 )

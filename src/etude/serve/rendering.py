@@ -10,32 +10,44 @@ Clients send sequences of messages that no chat template writes. They are put in
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
 from etude.serve.question import Function, Said, SaidCall
 from etude.serve.refusal import Problem, Refused
-from etude.text.calls import CallSchema, Parameter
+from etude.text.calls import Arguments, CallSchema, Parameter
 from etude.text.format import Format
 from etude.trace.conversation.encoding import ConversationEncoder, ids_of
 from etude.trace.conversation.messages import Message, Role, ToolCall, Turn
 from etude.trace.conversation.openai_messages import NOT_CARRIED_OUT
 
 _JOINT = "\n\n"
+_LARGEST = 10**9
+"""Whole numbers from here on are texts in the call grammars."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 class Rendering:
     """The format with the functions that one request offers."""
 
     def __init__(self, form: Format, functions: Sequence[Function]) -> None:
+        """Raises Refused for functions that no format can declare."""
+        for place, function in enumerate(functions):
+            _check(function, f"tools.{place}")
         self._form = form.offering([{"type": "function", "function": dict(function)} for function in functions])
         self._functions = {str(function["name"]): function for function in functions}
         self._schemas = {name: call_schema(function) for name, function in self._functions.items()}
 
     def prompt(self, said: Sequence[Said]) -> list[int]:
         """Return the ids of a conversation and of the beginning of the assistant's turn. Raises Refused."""
-        encoded = ConversationEncoder(self._form, self._schemas).begin(self._messages(said))
+        messages = self._messages(said)
+        try:
+            encoded = ConversationEncoder(self._form, self._schemas).begin(messages)
+        except ValueError as error:  # what this format cannot write, such as thinking
+            raise Refused(Problem.INVALID, str(error), field="messages") from error
         return [*ids_of(encoded.recalled), *encoded.given]
 
     def call(self, raw: str, complete: bool, call_id: str) -> SaidCall | None:
@@ -44,8 +56,9 @@ class Rendering:
         name = self._form.call_name(raw)
         if not name or not self._functions:
             return None
-        schemas = self._schemas if name in self._schemas else {name: CallSchema(name)}
-        found = self._form.parse_call(raw, schemas) if complete else ""
+        found: tuple[str, Arguments] | str = ""
+        if complete and _NAME.fullmatch(name):
+            found = self._form.parse_call(raw, self._schemas if name in self._schemas else {name: CallSchema(name)})
         if isinstance(found, str):
             return SaidCall(call_id, name, raw)
         arguments = found[1] if self._form.typed else _typed(found[1], self._functions.get(name, {}))
@@ -95,14 +108,27 @@ class Rendering:
             return call.arguments
         if not isinstance(arguments, dict):
             return call.arguments
-        schema = self._schemas.get(call.name) or CallSchema(call.name, tuple(map(Parameter, arguments)))
-        texts = {name: value if isinstance(value, str) else _text(value) for name, value in arguments.items()}
-        for given in (arguments, texts):
-            try:
-                return self._form.format_call(call.name, given, schema, number)
-            except ValueError:
-                continue
+        with suppress(ValueError):  # this format cannot express the call
+            schema = self._schemas.get(call.name) or CallSchema(call.name, tuple(map(Parameter, arguments)))
+            given = arguments if self._form.typed else _as_texts(arguments, schema)
+            return self._form.format_call(call.name, given, schema, number)
         return f"{call.name} {_text(arguments)}"
+
+
+def _check(function: Function, place: str) -> None:
+    """Raise Refused for a function whose name or parameters are not of the usual form."""
+    parameters = function.get("parameters")
+    properties = parameters.get("properties", {}) if isinstance(parameters, Mapping) else None
+    required = parameters.get("required", []) if isinstance(parameters, Mapping) else None
+    problem = ""
+    if not _NAME.fullmatch(str(function["name"])):
+        problem = f"the name {str(function['name'])[:80]!r} has other characters than letters, digits, _, - and ."
+    elif not isinstance(properties, Mapping) or not all(isinstance(one, Mapping) for one in properties.values()):
+        problem = f"{function['name']}: the properties of its parameters must be schemas by name"
+    elif not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        problem = f"{function['name']}: its required parameters must be a list of names"
+    if problem:
+        raise Refused(Problem.INVALID, f"{place}: {problem}", field=place)
 
 
 def call_schema(function: Function) -> CallSchema:
@@ -136,6 +162,18 @@ def _outputs(calls: Sequence[ToolCall], said: Sequence[Said]) -> Iterable[Messag
             )
         texts[one.answers] = one.text
     return [Message(Role.TOOL, texts.get(call.id, NOT_CARRIED_OUT), call=call) for call in calls]
+
+
+def _as_texts(arguments: Mapping[str, object], schema: CallSchema) -> dict[str, object]:
+    """Return arguments as formats take them that write plain text: whole numbers where the schema has them, else
+    texts."""
+    whole = {parameter.name for parameter in schema.parameters if parameter.kind == "int"}
+    return {
+        name: value
+        if isinstance(value, str) or (name in whole and type(value) is int and abs(value) < _LARGEST)
+        else _text(value)
+        for name, value in arguments.items()
+    }
 
 
 def _typed(arguments: Mapping[str, object], function: Function) -> dict[str, object]:

@@ -1,5 +1,5 @@
 """Anthropic's messages. A message in the middle may be the system's. What steers only Anthropic's own service
-(cache_control, metadata, context_management, output_config, the budget of thinking) is accepted and changes nothing."""
+(cache_control, metadata, context_management, effort, the budget of thinking) is accepted and changes nothing."""
 
 from __future__ import annotations
 
@@ -77,6 +77,7 @@ class MessagesRequest(CountRequest):
     temperature: Annotated[float, Field(ge=0, le=10)] | None = None
     top_p: TopP | None = None
     top_k: int | None = None
+    output_config: dict[str, Any] | None = None
 
 
 class AnthropicDialect:
@@ -100,7 +101,8 @@ class AnthropicDialect:
 
 class MessagesExchange:
     def __init__(self, asked: MessagesRequest) -> None:
-        require({"top_k": (asked.top_k, (-1, 0))})
+        form = (asked.output_config or {}).get("format")
+        require({"top_k": (asked.top_k, (-1, 0)), "output_config.format": (form, ())})
         wanted = Wanted(
             max_tokens=asked.max_tokens,
             temperature=1.0 if asked.temperature is None else asked.temperature,

@@ -69,6 +69,7 @@ class ChatRequest(Wire):
     logit_bias: dict[str, float] | None = None
     functions: list[dict[str, Any]] | None = None
     response_format: dict[str, Any] | None = None
+    modalities: list[str] | None = None
 
 
 class ChatDialect:
@@ -101,6 +102,7 @@ class ChatExchange:
                 "logit_bias": (asked.logit_bias, ({},)),
                 "functions": (asked.functions, ([],)),
                 "response_format": (asked.response_format, ({"type": "text"},)),
+                "modalities": (asked.modalities, (["text"],)),
                 "tool_choice": (asked.tool_choice, ("auto", "none")),
             }
         )

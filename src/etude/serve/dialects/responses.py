@@ -65,6 +65,8 @@ class ResponsesRequest(Wire):
     background: bool | None = None
     text: dict[str, Any] | None = None
     truncation: str | None = None
+    conversation: str | dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
 
 
 class ResponsesDialect:
@@ -94,6 +96,8 @@ class ResponsesExchange:
                 "top_logprobs": (asked.top_logprobs, (0,)),
                 "background": (asked.background, (False,)),
                 "text.format": ((asked.text or {}).get("format"), ({"type": "text"},)),
+                "conversation": (asked.conversation, ()),
+                "prompt": (asked.prompt, ()),
                 "truncation": (asked.truncation, ("disabled",)),
                 "tool_choice": (asked.tool_choice, ("auto", "none")),
             }
