@@ -93,7 +93,7 @@ def test_log_probs_are_the_trainers_by_bits(dtype: torch.dtype, speculate: str, 
 def test_rounded_experts_too(experts: str) -> None:
     """In bfloat16, with drafts."""
     model, served = (network(torch.bfloat16, experts=experts) for _ in range(2))
-    assert all(agreeing(model, engine_of(served, "always"), conversations(0, 3)))
+    assert all(agreeing(model, engine_of(served, "always"), conversations(0, 5)))
 
 
 def test_otherwise_they_are_not() -> None:

@@ -114,7 +114,7 @@ numbers = st.lists(st.integers(-len(SPECIALS), 2**20), min_size=1, max_size=25)
 
 
 @every_real
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(turns=st.lists(st.tuples(numbers, st.text(max_size=9), st.booleans()), min_size=1, max_size=6))
 def test_each_prompt_extends_the_last_one_exactly_over_a_real_vocabulary(name, file, turns):
     """Negative numbers stand for special tokens, which few others would hit."""

@@ -203,11 +203,8 @@ def crowd(model: Transformer, dtype: torch.dtype) -> list[tuple[Seen, Seen, Seen
     return list(zip(trained, [row.seen() for row in rows], expected, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("precision", "dtype"),
-    [*((precision, torch.bfloat16) for precision in ROUNDED), (ROUNDED[1], torch.float32)],
-    ids=lambda value: getattr(value, "experts", None) or str(value),
-)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("precision", ROUNDED, ids=lambda p: p.experts)
 def test_rounded_matmuls_too(precision: PrecisionRecipe, dtype: torch.dtype) -> None:
     for trained, engine, expected in crowd(network(dtype, precision), dtype):
         assert trained.same(expected)

@@ -9,12 +9,10 @@ import pytest
 
 from etude.pretrain import run_stage
 
-SLOW = [pytest.param(stage, marks=pytest.mark.slow) for stage in ("long", "mtp")]
-SOAK = pytest.param("pretrain", marks=pytest.mark.soak)
-"""It differs from the long phase by its lengths alone."""
+SLOW = [pytest.param(stage, marks=pytest.mark.slow) for stage in ("pretrain", "long", "mtp")]
 
 
-@pytest.mark.parametrize("stage", ["sft", *SLOW, SOAK])
+@pytest.mark.parametrize("stage", ["sft", *SLOW])
 def test_a_stage_learns_as_on_a_cpu(stage: str, finished: Any, before: Any, with_cuda: Any) -> None:
     run, recipe = before(stage)
     recipe = recipe.model_copy(update={"compute": recipe.compute.model_copy(update={"device": "cuda"})})

@@ -39,9 +39,9 @@ def case(experts_nk: Tensor, experts: int, seed: int, width: int = WIDTH) -> Cas
 
 
 def ragged() -> Case:
-    """Of five experts the first has most, the second and the last none."""
-    picked = torch.tensor([[0, 2], [0, 3], [2, 0], [0, 3], [3, 0], [0, 2], [0, 3]])
-    return case(picked, 5, seed=0)
+    """Of six experts the first has most, the third and the last none."""
+    picked = torch.tensor([[0, 1], [0, 3], [0, 4], [1, 0], [0, 3], [4, 0], [0, 1]])
+    return case(picked, 6, seed=0)
 
 
 def in_fp32(given: Case) -> Case:
