@@ -291,6 +291,7 @@ class Host:
         return SamplingParams(
             max_tokens=min(sampling.max_tokens, self._context - request.prompt.size),
             temperature=sampling.temperature,
+            top_p=sampling.top_p,
             seed=sampling.seed & _SEEDS,
             stop_token_ids=list(sampling.stop),
             ignore_eos=True,
