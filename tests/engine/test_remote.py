@@ -148,3 +148,20 @@ def test_a_restart_between_two_calls_is_noticed(tmp_path):
             await anext(waiting)
 
     with_engine(tmp_path, body)
+
+
+def test_streams_of_an_engine_with_a_fault_end():
+    class Faulty:
+        async def begin(self, request, consumer, *, first): ...
+
+        async def abort(self, request_id): ...
+
+        async def pull(self, consumer, after, *, wait, every):
+            raise TypeError("a fault")
+
+    async def one():
+        async for _ in Streams(Faulty()).stream(ask("one")):
+            pass
+
+    with pytest.raises(EngineError, match=r"the engine failed: TypeError\('a fault'\)"):
+        asyncio.run(asyncio.wait_for(one(), 10))

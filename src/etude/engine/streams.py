@@ -80,9 +80,12 @@ class Streams:
         while self._queues and self._consumer == consumer:
             try:
                 delivery = await self._engine.pull(consumer, after, wait=self._wait, every=self._every)
-            except EngineError as error:
+            except Exception as error:
+                known = error if isinstance(error, EngineError) else EngineError(f"the engine failed: {error!r}")
                 if self._consumer == consumer:
-                    self._lose(error)
+                    self._lose(known)
+                if known is not error:
+                    raise
                 return
             after = delivery.number
             for item in delivery.items:
