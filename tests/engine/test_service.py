@@ -224,13 +224,14 @@ def test_a_loop_that_fails_says_so_to_everyone(versions):
 
 
 def test_a_consumer_that_stops_pulling_is_forgotten_with_its_requests(versions, monkeypatch):
-    monkeypatch.setattr("etude.engine.outbox.SILENT_SECONDS", 0.01)
-
     async def whole():
         engine = service(versions)
         await engine.begin(ask("left", [1, 2, 3], 90), "gone", first=True)
         await engine.begin(ask("shared", [1, 2, 4], 90), "gone", first=False)
         shared = asyncio.create_task(engine.generate(ask("shared", [1, 2, 4], 90)))
+        await asyncio.sleep(0)
+        await engine.stats()  # the engine has all three
+        monkeypatch.setattr("etude.engine.outbox.SILENT_SECONDS", 0.01)
         slow = [asyncio.create_task(engine.generate(ask(f"slow{i}", [i], 90, seed=i))) for i in range(12)]
         await asyncio.gather(*slow)
         assert (await shared).stop is not StopReason.ABORTED, "somebody else waits for it"
