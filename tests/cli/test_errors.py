@@ -23,6 +23,7 @@ CAUGHT_INSIDE = {
     ),
     "ends a rollout": "ContextFull",
     "ends an answer": "ClientGone",
+    "ends a worker of vLLM, whose process is replaced": "UpdateBroken",
     "a verdict": "CasesError DiffError BadReward NotDocumentation ReviewError WorkflowError ArchiveError LogTooLong",
     "an expectation that is not held back": "NotConstant",
     "inside a box": "OwnerGone Refused BrokenFrame StepFailed",

@@ -80,7 +80,7 @@ def test_every_token_policy_gets_its_format_in_one_place() -> None:
     made = re.compile(r"\b(?:CompactFormat|Tokenizer\.load|FORMATS\[|PretrainedTokenizer\.load)\b")
     users = {str(path.relative_to(SOURCES)) for path in SOURCES.rglob("*.py") if made.search(path.read_text())}
     outside = {path for path in users if not path.startswith("text/")}
-    assert outside == {"harness/from_recipe.py"}
+    assert outside == set()
 
 
 def test_fields_that_came_later_change_no_digest_at_their_defaults() -> None:

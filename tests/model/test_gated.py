@@ -17,6 +17,9 @@ from etude.model.lora import LowRank
 def test_gradients_have_the_bits_of_plain_autograd(dtype: torch.dtype, adapted: bool) -> None:
     torch.manual_seed(0)
     layer = FeedForward(8, 24).to(dtype)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_()
     if adapted:
         layer.down_proj.weight.requires_grad_(False)
         layer.down_proj.lora = LowRank(torch.randn(2, 24, dtype=dtype), torch.randn(8, 2, dtype=dtype), 1.0)

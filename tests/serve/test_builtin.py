@@ -22,7 +22,7 @@ from etude.model import save_hf
 from etude.recipe.acting import EngineRecipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.serve.gateway import Served
-from etude.serve.open import find_form
+from etude.text.opening import open_format
 
 SLOTS, CONTEXT = 2, 128
 
@@ -41,7 +41,7 @@ def server(folder: Path) -> Iterator[Running]:
         recipe = EngineRecipe(slots=SLOTS, cache_slots=SLOTS, context=CONTEXT, threads=1)
         precision = PrecisionRecipe(invariant=False)
         engine = open_engine(folder, recipe, dtype="float32", threads=1, precision=precision)
-        _, form, tokenizer = find_form(folder)
+        _, form, tokenizer = open_format(folder)
         return engine, Served(form, tokenizer, tokenizer.vocab_size, (NAME,), CONTEXT, CONTEXT)
 
     with running(make) as found:
@@ -52,7 +52,7 @@ def test_answers_at_the_same_time_are_those_of_the_engine(server: Running, folde
     """Streamed and whole, more of them than slots: ids, log-probs and text are what `generate` gives for the same
     prompt and seed."""
     client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-    _, form, _ = find_form(folder)
+    _, form, _ = open_format(folder)
 
     def ask(number: int) -> tuple[dict[str, Any], str, str]:
         asked: Any = {

@@ -17,9 +17,10 @@ from etude.recipe.compute import ComputeRecipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.serve.app import App
 from etude.serve.limits import Keys, Limits, ServeError
-from etude.serve.open import Source, find_form, opened
+from etude.serve.open import Source, opened
 from etude.serve.server import base_url, is_private, listen, serve
 from etude.text import open_tokenizer
+from etude.text.opening import open_format
 
 _STAGES = ("rl", "continued", "sft", "base", "mtp", "long", "pretrain")
 
@@ -104,7 +105,7 @@ def _source(options: ServeOptions) -> Source:
             named = Path(recipe.harness.tokenizer or found.paths.tokenizer).expanduser()
             tokenizer = open_tokenizer(named)
         else:
-            form_name, form, tokenizer = find_form(found.paths.tokenizer.parent, options.form)
+            form_name, form, tokenizer = open_format(found.paths.tokenizer.parent, options.form)
         dtype = dtype_of(found.paths) if options.dtype == "auto" else options.dtype
         return Source(
             found.model,
@@ -120,7 +121,7 @@ def _source(options: ServeOptions) -> Source:
         )
     if options.stage is not None:
         raise ServeError(f"--stage {options.stage}: {options.model} is not a run folder")
-    form_name, form, tokenizer = find_form(place, options.form)
+    form_name, form, tokenizer = open_format(place, options.form)
     return Source(
         place,
         tokenizer,

@@ -11,13 +11,8 @@ from etude.harness.outcome import Budgets, Prices
 from etude.harness.schema import ToolSchema
 from etude.harness.tools.context import ToolLimits
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
-from etude.text.compact import CompactFormat
-from etude.text.finding import find_format
 from etude.text.format import Format
-from etude.text.formats import FORMATS
-from etude.text.opening import open_tokenizer
-from etude.text.pretrained import PretrainedTokenizer
-from etude.text.tokenizer import Tokenizer
+from etude.text.opening import open_format
 
 
 def budgets_of(recipe: HarnessRecipe) -> Budgets:
@@ -59,12 +54,5 @@ def format_of(recipe: HarnessRecipe, tokenizer: Path) -> Format:
     """Return the format in which a token policy writes prompts. `tokenizer` is the run's own tokenizer, used if the
     recipe names no other. Raises TokenizerError if format and tokenizer do not fit together, or if no format is
     found."""
-    if recipe.format == "compact":
-        return CompactFormat(Tokenizer.load(tokenizer))
-    path = Path(recipe.tokenizer).expanduser() if recipe.tokenizer else tokenizer
-    if recipe.format != "auto":
-        return FORMATS[recipe.format](PretrainedTokenizer.load(path))
-    opened = open_tokenizer(path)
-    if isinstance(opened, Tokenizer):
-        return CompactFormat(opened)
-    return FORMATS[find_format(path if path.is_dir() else path.parent, opened).name](opened)
+    path = Path(recipe.tokenizer).expanduser() if recipe.tokenizer and recipe.format != "compact" else tokenizer
+    return open_format(path, recipe.format)[1]

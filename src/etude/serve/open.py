@@ -17,11 +17,7 @@ from etude.recipe.compute import ClusterRecipe, ComputeRecipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.serve.gateway import Gateway, Served
 from etude.serve.limits import ServeError
-from etude.text.compact import CompactFormat
-from etude.text.finding import find_format
 from etude.text.format import Format
-from etude.text.formats import FORMATS
-from etude.text.opening import open_tokenizer
 from etude.text.pretrained import PretrainedTokenizer
 from etude.text.tokenizer import Tokenizer
 
@@ -46,20 +42,6 @@ class Source:
     """Longest sequence in tokens; None: what the model knows, up to _USUAL_CONTEXT."""
     max_tokens: int | None = None
     """Longest answer; None: what the context has room for."""
-
-
-def find_form(folder: Path, name: str = "auto") -> tuple[str, Format, Tokenizer | PretrainedTokenizer]:
-    """Return name, format and tokenizer of a model's folder. Raises TokenizerError if they do not fit."""
-    tokenizer = open_tokenizer(folder)
-    if isinstance(tokenizer, Tokenizer):
-        if name not in ("auto", "compact"):
-            raise ServeError(f"--format {name}: the tokenizer in {folder} is Étude's own, which has the format compact")
-        return "compact", CompactFormat(tokenizer), tokenizer
-    if name == "auto":
-        name = find_format(folder, tokenizer).name
-    if name not in FORMATS:
-        raise ServeError(f"--format {name}: expected auto or one of {', '.join(FORMATS)}")
-    return name, FORMATS[name](tokenizer), tokenizer
 
 
 @dataclass(frozen=True, slots=True)
