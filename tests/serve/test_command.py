@@ -29,7 +29,7 @@ from etude.model import save_hf
         (["FOLDER", "--keys", "absent"], "cannot read the keys in absent"),
         (["http://127.0.0.1:9"], "there is no such folder; expected a model's folder, or a run's"),
         (["FOLDER", "--stage", "rl"], "FOLDER is not a run folder"),
-        (["FOLDER", "--format", "latin"], "--format latin: expected auto or one of"),
+        (["FOLDER", "--format", "latin"], "format latin: expected auto, compact or one of qwen3"),
         (["FOLDER"], "tokenizer"),
     ],
 )
