@@ -81,8 +81,9 @@ def test_all_stages_and_rl(runs: Path, experts: str, invariant: bool) -> None:
     assert (read_metrics(paths.metrics("rl"))[-1]["mismatch_mean"] < 1e-6) == invariant
     held = WeightStore(paths.weights).read(1)
     assert "model.layers.1.mlp.experts.down_proj.codes" in held
-    assert "mtp.0.block.mlp.experts.down_proj.scales" in held
-    assert load_hf(paths.model("rl")).config.n_routed_experts == 8
+    network = load_hf(paths.model("rl")).config
+    assert f"model.layers.{network.num_hidden_layers}.mlp.experts.down_proj.scales" in held, "of the MTP head"
+    assert network.n_routed_experts == 8
     assert_blessed(paths, experts)
 
 
