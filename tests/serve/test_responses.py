@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import OpenAI
@@ -137,3 +138,13 @@ def test_call_the_only_item(server: Running, client: OpenAI) -> None:
             assert [item.type for item in answer.output] == ["function_call"]
     finally:
         server.engine.script = lambda request: SAID
+
+
+def test_a_warning_holds_the_clients_words_as_a_header_can(server: Running) -> None:
+    asked = {"model": NAME, "input": "here", "tools": [{"type": "größe\r\nx-forged: 1\x15" + "a" * 200}] * 9}
+    answer = httpx.post(f"{server.url}/v1/responses", json=asked)
+    assert answer.status_code == 200, answer.text
+    warning = answer.headers["x-etude-warning"]
+    assert warning.startswith("tools left out: gr??e??x-forged: 1?aaa")
+    assert len(warning) == 1000
+    assert "x-forged" not in answer.headers

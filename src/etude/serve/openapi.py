@@ -34,7 +34,7 @@ def document(asked: Mapping[str, type[Wire]], pages: Mapping[str, str], streamed
         schemas |= _renamed(schema.pop("$defs", {}), prefix)
         content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
         if path in events:
-            content["text/event-stream"] = {"schema": {"type": "string"}}
+            content["text/event-stream"] = {}
         paths[path] = {
             "post": {
                 "summary": (model.__doc__ or "").partition("\n")[0] or path,

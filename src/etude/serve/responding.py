@@ -21,6 +21,7 @@ from etude.serve.answer import Answer, Event
 from etude.serve.dialects.exchange import Exchange
 from etude.serve.refusal import Refused
 
+_LONGEST_WARNING = 1000
 _EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 _JSON = [(b"content-type", b"application/json")]
 
@@ -53,7 +54,7 @@ class AnswerResponse:
         self._refusal, self._ended = refusal, ended
         self._first: float | None = None
         self._told = False
-        self._warnings = [(b"x-etude-warning", text.encode("latin-1", "replace")) for text in exchange.warnings]
+        self._warnings = [(b"x-etude-warning", _header_value(text)) for text in exchange.warnings]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         writer = _Writer(send)
@@ -170,3 +171,8 @@ class _Writer:
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _header_value(text: str) -> bytes:
+    """Return text as a header may hold it. Clients' own words are in it, such as names of tools."""
+    return "".join(c if " " <= c <= "~" else "?" for c in text)[:_LONGEST_WARNING].encode()
